@@ -58,3 +58,37 @@ impl Metadata {
         self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hpack::Validity;
+
+    fn push(metadata: &mut Metadata, name: &str, value: &str) {
+        let (name, value) = (name.as_bytes(), value.as_bytes());
+        metadata.push(Field { name, value, validity: Validity::Valid });
+    }
+
+    #[test]
+    fn fields_are_found_by_name_in_their_order() {
+        let mut metadata = Metadata::default();
+        assert_eq!(metadata.get("a"), None);
+        for (name, value) in [("a", "1"), ("bb", ""), ("a", "2"), ("", "x")] {
+            push(&mut metadata, name, value);
+        }
+        assert_eq!(metadata.get("a"), Some(&b"1"[..]));
+        assert_eq!(metadata.get("bb"), Some(&b""[..]));
+        assert_eq!((metadata.get("b"), metadata.get("A")), (None, None));
+        let all: Vec<_> = metadata.iter().collect();
+        let expected: [(&[u8], &[u8]); 4] = [(b"a", b"1"), (b"bb", b""), (b"a", b"2"), (b"", b"x")];
+        assert_eq!(all, expected);
+        let mut copy = Metadata::default();
+        push(&mut copy, "old", "old");
+        copy.copy_from(&metadata);
+        assert_eq!(copy.iter().collect::<Vec<_>>(), expected);
+        let bytes = copy.bytes.capacity() + copy.spans.capacity() * 24;
+        assert_eq!(copy.capacity_bytes(), bytes);
+        metadata.clear();
+        assert_eq!((metadata.get("a"), metadata.iter().count()), (None, 0));
+    }
+}

@@ -50,3 +50,45 @@ impl Output {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// The slow twin: the bytes that are not written yet.
+        #[test]
+        fn what_is_appended_is_written_in_order(
+            steps in prop::collection::vec((0_usize..3000, 0_usize..3000), 1..40),
+        ) {
+            let (mut output, mut twin) = (Output::default(), Vec::new());
+            for (turn, (appended, written)) in steps.into_iter().enumerate() {
+                let bytes = vec![turn as u8; appended];
+                output.buffer().extend_from_slice(&bytes);
+                twin.extend(bytes);
+                output.written(written);
+                twin.drain(..written.min(twin.len()));
+                prop_assert_eq!(output.waiting(), &twin[..]);
+                prop_assert_eq!(output.len(), twin.len());
+                prop_assert!(output.bytes.len() <= 2 * twin.len(), "written bytes are dropped");
+                prop_assert!(output.capacity_bytes() >= twin.len());
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_buffer_keeps_16_kib() {
+        let mut output = Output::default();
+        for (bytes, kept) in [(16 << 10, 16 << 10), (1 << 20, 16 << 10)] {
+            output.buffer().extend(vec![0; bytes]);
+            output.written(bytes - 1);
+            assert_eq!(output.len(), 1);
+            output.written(1);
+            assert_eq!(output.capacity_bytes(), kept);
+        }
+        output.shrink();
+        assert_eq!(output.capacity_bytes(), 0);
+    }
+}

@@ -114,3 +114,61 @@ impl<T: Capacity> Streams<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    struct Item(usize);
+
+    impl Capacity for Item {
+        fn capacity_bytes(&self) -> usize {
+            self.0
+        }
+    }
+
+    #[test]
+    fn streams_are_found_by_their_number() {
+        let mut streams = Streams::new();
+        for id in [1, 5, 9] {
+            streams.insert(id, Box::new(Item(id as usize)));
+        }
+        for id in 0..12 {
+            let expected = [1, 5, 9].contains(&id).then_some(Item(id as usize));
+            assert_eq!(streams.get(id).map(|item| Item(item.0)), expected);
+        }
+        assert_eq!(streams.remove(5).map(|item| item.0), Some(5));
+        assert_eq!((streams.len(), streams.remove(5)), (2, None));
+    }
+
+    /// Closed streams are kept up to 8 KiB with all that they own, the structs included.
+    #[test]
+    fn closed_streams_are_kept_within_8_kib() {
+        let struct_bytes = size_of::<Item>();
+        for (bytes, kept) in [(4096 - struct_bytes, 2), (4097 - struct_bytes, 1), (8193, 0)] {
+            let mut streams = Streams::new();
+            for _ in 0..5 {
+                streams.keep(Box::new(Item(bytes)));
+            }
+            assert_eq!(streams.spare_len(), kept);
+            let heads = streams.spare.capacity() * size_of::<(usize, Box<Item>)>();
+            assert_eq!(streams.capacity_bytes(), kept * (bytes + struct_bytes) + heads);
+            for left in (0..kept).rev() {
+                assert_eq!(*streams.spare(|| Item(7)), Item(bytes));
+                assert_eq!(streams.capacity_bytes(), left * (bytes + struct_bytes) + heads);
+            }
+            assert_eq!(*streams.spare(|| Item(7)), Item(7));
+            streams.keep(Box::new(Item(1)));
+            for id in 1..10 {
+                streams.insert(id, Box::new(Item(0)));
+            }
+            for id in 2..10 {
+                streams.remove(id).unwrap();
+            }
+            streams.shrink();
+            let one = struct_bytes + size_of::<(u32, Box<Item>)>();
+            assert_eq!(streams.capacity_bytes(), one);
+        }
+    }
+}

@@ -199,6 +199,16 @@ pub(crate) mod tests {
         assert!(!refused(&[0b0000_0111]), "a zero and three bits of padding");
     }
 
+    /// Zero bits: every five are the symbol `0`, the most that a code can expand to.
+    #[test]
+    fn the_buffer_is_as_large_as_the_longest_string() {
+        for bytes in [5_usize, 1000, 16_000] {
+            let mut output = Vec::new();
+            assert_eq!(decode(&vec![0; bytes], &mut output), Some(()));
+            assert_eq!((output.len(), output.capacity()), (bytes / 5 * 8, bytes / 5 * 8 + 8));
+        }
+    }
+
     proptest! {
         #[test]
         fn what_is_encoded_is_decoded(text in prop::collection::vec(any::<u8>(), 0..200)) {

@@ -70,6 +70,35 @@ mod tests {
         assert_eq!(decode(prefix_bits, &mut &bytes[..]), Some(value));
     }
 
+    /// Around each number of bytes that an integer may take.
+    #[test]
+    fn integers_at_the_bounds_of_their_bytes() {
+        for prefix_bits in 1..=8 {
+            let mask = (1_usize << prefix_bits) - 1;
+            for (value, bytes) in [
+                (mask - 1, 1),
+                (mask, 2),
+                (mask + 0x7f, 2),
+                (mask + 0x80, 3),
+                (mask + 0x3fff, 3),
+                (mask + 0x4000, 4),
+                (mask + 0x1f_ffff, 4),
+                (mask + 0x20_0000, 5),
+                (mask + 0xfff_ffff, 5),
+            ] {
+                let mut output = Vec::new();
+                encode(prefix_bits, 0, value, &mut output);
+                assert_eq!(output.len(), bytes, "{value} with {prefix_bits} bits");
+                assert_eq!(decode(prefix_bits, &mut &output[..]), Some(value));
+                output.pop();
+                assert_eq!(decode(prefix_bits, &mut &output[..]), None);
+            }
+            let mut output = Vec::new();
+            encode(prefix_bits, 0, mask + 0x1000_0000, &mut output);
+            assert_eq!(decode(prefix_bits, &mut &output[..]), None);
+        }
+    }
+
     #[test]
     fn endless_and_cut_integers_are_refused() {
         assert_eq!(decode(7, &mut &[0xff, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00][..]), None);

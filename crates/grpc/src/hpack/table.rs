@@ -330,10 +330,11 @@ mod tests {
         ) {
             let mut table = Table::new(512);
             let mut twin: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-            let mut size_max = 512;
+            let (mut size_max, mut largest) = (512, 512);
             for (turn, (name, value, resize)) in operations.into_iter().enumerate() {
                 if resize == 0 {
                     size_max = value * 8;
+                    largest = largest.max(size_max);
                     table.resize(size_max);
                 } else {
                     let name = vec![b'a' + (turn % 26) as u8; name + 1];
@@ -359,8 +360,11 @@ mod tests {
                 }
                 prop_assert!(table.get(62 + twin.len()).is_none());
                 prop_assert!(table.size() <= size_max);
-                prop_assert!(table.buffer_bytes() <= 2 * 712);
-                prop_assert!(table.bytes.capacity() <= 2 * 712);
+                prop_assert!(table.buffer_bytes() <= 2 * largest);
+                prop_assert!(table.bytes.capacity() <= 2 * largest);
+                prop_assert!(!twin.is_empty() || table.buffer_bytes() == 0);
+                let entries = table.entries.capacity() * size_of::<Entry>();
+                prop_assert_eq!(table.capacity_bytes(), table.bytes.capacity() + entries);
             }
         }
     }

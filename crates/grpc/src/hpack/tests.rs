@@ -165,6 +165,7 @@ fn broken_blocks_are_refused() {
     assert!(refused(&[0xbe]), "an entry that is not there");
     assert!(refused(&[0x7f, 0x00, 0x00]), "a name that is not there");
     assert!(refused(&[0x82, 0x20]), "a size update after a field");
+    assert!(refused(&[0x82, 0x20, 0x01, b'a', 0x01, b'b']), "one that might be a literal");
     assert!(refused(&[0x3f, 0xe2, 0x1f]), "a table of 4097 bytes");
     assert!(!refused(&[0x3f, 0xe1, 0x1f]), "a table of 4096 bytes");
     assert!(refused(&[0x40, 0x01, b'a']), "a value that is cut off");
@@ -227,6 +228,50 @@ fn what_is_beyond_the_list_is_still_decoded() {
         let listed = Decoder::new(4096).decode(&block, 0, |_| panic!("handed on"));
         assert_eq!(listed, if is_decodable { Ok(Listed::TooLarge) } else { Err(Undecodable) });
     }
+}
+
+/// Fields beyond the limit are not passed on, but those that are indexed are in the table afterwards, by a
+/// name of their own and by the name of an entry.
+#[test]
+fn what_is_beyond_the_list_is_still_indexed() {
+    let mut block = Vec::new();
+    literal(Indexing::Without, b"a", b"b", &mut block);
+    literal(Indexing::Add, b"first", b"1", &mut block);
+    block.extend([0x7e, 1, b'2']);
+    literal(Indexing::Without, b"c", b"d", &mut block);
+    let mut decoder = Decoder::new(4096);
+    let listed = decoder.decode(&block, 33, |_| panic!("handed on"));
+    assert_eq!(listed, Ok(Listed::TooLarge));
+    let expected = pairs(&[("first", "2"), ("first", "1")]);
+    assert_eq!(decoded(&mut decoder, &[0xbe, 0xbf]), Some(expected));
+    assert_eq!(decoded(&mut decoder, &[0xc0]), None);
+    // Exactly the limit is within it.
+    let mut fields = 0;
+    assert_eq!(decoder.decode(&block[..5], 34, |_| fields += 1), Ok(Listed::All));
+    assert_eq!(fields, 1);
+}
+
+/// The memory of a decoder: its table, and strings of Huffman code up to 2 KiB each.
+#[test]
+fn the_memory_of_a_decoder_is_counted() {
+    let mut decoder = Decoder::new(4096);
+    assert_eq!(decoder.capacity_bytes(), 0);
+    let code = huffman::tests::encode(&[b'0'; 1200]);
+    let mut block = vec![0x00];
+    for _ in 0..2 {
+        integer::encode(7, 0x80, code.len(), &mut block);
+        block.extend_from_slice(&code);
+    }
+    decoder.decode(&block, usize::MAX, |_| {}).unwrap();
+    let strings = decoder.capacity_bytes();
+    assert!((2400..4096).contains(&strings), "{strings}");
+    let mut block = Vec::new();
+    literal(Indexing::Add, b"x", &[b'y'; 2000], &mut block);
+    decoder.decode(&block, usize::MAX, |_| {}).unwrap();
+    assert_eq!(decoder.capacity_bytes(), strings + decoder.table().capacity_bytes());
+    assert!(decoder.table().capacity_bytes() >= 2001);
+    decoder.shrink(0);
+    assert_eq!(decoder.capacity_bytes(), decoder.table().capacity_bytes());
 }
 
 /// Regression: the buffer of one long Huffman string stayed with the connection.

@@ -78,8 +78,6 @@ impl Request {
         self.content_length = other.content_length;
         self.encoding = other.encoding;
         self.fault = other.fault;
-        self.seen = other.seen;
-        self.content_type = other.content_type;
     }
 
     /// Bytes of memory, by capacity.

@@ -1,6 +1,9 @@
 //! The server, driven by raw frames.
 
 mod any_bytes;
+mod cache;
+mod costs;
+mod ending;
 mod flow;
 mod grpc;
 mod hostile;
@@ -25,12 +28,19 @@ struct Echo {
     asked: usize,
     /// Pending calls.
     later: Vec<CallId>,
+    /// The path of each message, and the metadata that came with it, apart from REQUEST.
+    seen: Vec<(String, String)>,
 }
 
 impl Service for Echo {
     fn answer(&mut self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
         assert!(answer.is_empty());
         self.asked += 1;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let known = |name: &[u8]| matches!(name, b"content-type" | b"te");
+        let metadata = call.metadata.iter().filter(|(name, _)| !known(name));
+        let metadata = metadata.map(|(name, value)| format!("{}: {}\n", text(name), text(value)));
+        self.seen.push((text(call.path), metadata.collect()));
         answer.extend_from_slice(call.message);
         match call.path {
             b"/test.Echo/Unary" => Outcome::Unary,

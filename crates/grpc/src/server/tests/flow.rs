@@ -141,3 +141,64 @@ fn the_connection_window_is_opened_in_batches() {
     // 30 MB, while the window opens by 8 MiB at a time.
     assert_eq!(updates, 3);
 }
+
+/// Every byte of an answer is taken from both windows, also of small answers that fit.
+#[test]
+fn small_answers_use_up_the_windows() {
+    let mut connection = greeted(LIMITS);
+    said(&mut connection, &[settings(&[(4, 20)]), headers(1, 0)].concat());
+    let answers = |connection: &mut Connection, input: &[u8]| sent(&said(connection, input), 1);
+    for expected in [8, 8, 4, 0] {
+        assert_eq!(answers(&mut connection, &data(1, 0, &envelope(b"abc"))), expected);
+    }
+    assert_eq!(answers(&mut connection, &window_update(1, 100)), 12);
+    // The connection's: 8 calls of 8 KiB, less the bytes that were sent above.
+    let mut total = 32;
+    said(&mut connection, &settings(&[(4, 65_535)]));
+    for stream in (3..21).step_by(2) {
+        let frames = said(&mut connection, &large(stream, 8187));
+        total += sent(&frames, stream);
+    }
+    assert_eq!(total, 65_535);
+    // A window of one stream is not that of the connection.
+    assert_eq!(sent(&said(&mut connection, &window_update(19, 1000)), 19), 0);
+}
+
+/// Others of the queue get their turn when one of them is reset, and the queue does not grow.
+#[test]
+fn a_reset_leaves_the_queue_to_the_others() {
+    let mut connection = greeted(LIMITS);
+    said(&mut connection, &large(1, 65_530));
+    let waiting: Vec<u8> = (3..17).step_by(2).flat_map(|stream| large(stream, 100)).collect();
+    said(&mut connection, &waiting);
+    said(&mut connection, &settings(&[(4, 65_536)]));
+    let held = connection.link.outgoing.capacity_bytes();
+    for _ in 0..1000 {
+        said(&mut connection, &window_update(3, 1));
+    }
+    assert_eq!(connection.link.outgoing.capacity_bytes(), held);
+    said(&mut connection, &[reset(3), reset(7)].concat());
+    let frames = said(&mut connection, &window_update(0, 1 << 20));
+    let answered: Vec<usize> = (3..17).step_by(2).map(|stream| sent(&frames, stream)).collect();
+    assert_eq!(answered, [0, 105, 0, 105, 105, 105, 105]);
+    // Streams that were reset half-way are used again from the beginning.
+    said(&mut connection, &[settings(&[(4, 10)]), large(17, 100), reset(17)].concat());
+    assert_eq!(sent(&said(&mut connection, &large(19, 100)), 19), 10);
+    assert_eq!(sent(&said(&mut connection, &window_update(19, 1000)), 19), 95);
+}
+
+/// A long stream of messages: its window is opened again when more than half of it is used.
+#[test]
+fn the_window_of_a_stream_is_opened_again() {
+    let mut connection = greeted(LIMITS);
+    said(&mut connection, &[headers(1, 0), window_update(0, 1 << 20)].concat());
+    said(&mut connection, &window_update(1, 1 << 20));
+    let mut opened = 0;
+    for turn in 1..=200 {
+        let frames = said(&mut connection, &data(1, 0, &envelope(&[0; 1995])));
+        let is_update = |head: &Head| (head.kind, head.stream) == (frame::WINDOW_UPDATE, 1);
+        let updates = frames.iter().filter(|(head, _)| is_update(head));
+        opened += updates.map(|(_, word)| frame::word(word).unwrap()).sum::<u32>();
+        assert_eq!(opened, 2000 * (turn / 17 * 17), "after {turn} messages");
+    }
+}

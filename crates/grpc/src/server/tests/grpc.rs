@@ -50,12 +50,63 @@ fn requests_are_taken_or_refused_by_their_headers() {
 }
 
 #[test]
-fn pseudo_headers_come_first_and_once() {
-    for extra in [(":path", "/again"), (":authority", "late")] {
+fn pseudo_headers_come_first_and_once_and_are_known() {
+    let check = |fields: &[(&str, &str)], is_valid: bool| {
         let mut connection = greeted(LIMITS);
-        let fields = [&REQUEST[..], &[extra]].concat();
-        let frames = said(&mut connection, &frame(HEADERS, END_HEADERS, 1, &block(&fields)));
-        assert_eq!(reset_of(&frames, 1), Some(ErrorCode::Protocol as u32));
+        let frames = said(&mut connection, &frame(HEADERS, END_HEADERS, 1, &block(fields)));
+        let expected = (!is_valid).then_some(ErrorCode::Protocol as u32);
+        assert_eq!(reset_of(&frames, 1), expected, "{fields:?}");
+        assert_eq!((frames.len(), connection.calls()), (!is_valid as usize, is_valid as usize));
+    };
+    let (pseudo, regular) = REQUEST.split_at(3);
+    let authority = (":authority", "here");
+    check(&[pseudo, &[authority], regular].concat(), true);
+    check(&[pseudo, regular, &[authority]].concat(), false);
+    check(&[pseudo, &regular[..1], &[authority], &regular[1..]].concat(), false);
+    check(&[pseudo, &[authority, authority], regular].concat(), false);
+    for again in pseudo {
+        check(&[pseudo, &[*again], regular].concat(), false);
+        check(&[pseudo, regular, &[*again]].concat(), false);
+    }
+    for unknown in [(":status", "200"), (":protocol", "x"), (":", "x"), (":Path", "x")] {
+        check(&[pseudo, &[unknown], regular].concat(), false);
+        check(&[&[unknown], pseudo, regular].concat(), false);
+    }
+    for at in 0..3 {
+        let mut fields = REQUEST.to_vec();
+        fields.remove(at);
+        check(&fields, false);
+    }
+    check(&[&pseudo[..2], &[(":path", "")], regular].concat(), false);
+    let length = ("content-length", "6");
+    check(&[&REQUEST[..], &[length]].concat(), true);
+    check(&[&REQUEST[..], &[length, length]].concat(), false);
+}
+
+/// The first message has the metadata of its call, even if it arrives in parts; later ones have none.
+#[test]
+fn metadata_comes_with_the_first_message() {
+    let fields = [&REQUEST[..], &[("x-a", "1"), ("x-b", ""), ("x-a", "2")]].concat();
+    let both = [envelope(b"one"), envelope(b"two")].concat();
+    for cuts in [&[][..], &[1], &[5, 6], &[7], &[8], &[10], &[14]] {
+        let mut connection = greeted(LIMITS);
+        let mut service = Echo::default();
+        let mut input = frame(HEADERS, END_HEADERS, 1, &block(&fields));
+        let ends = cuts.iter().copied().chain([both.len()]);
+        let mut start = 0;
+        for end in ends {
+            input.extend(data(1, 0, &both[start..end]));
+            start = end;
+        }
+        connection.receive(&input, &mut service).unwrap();
+        let frames = take_output(&mut connection);
+        assert_eq!(data_of(&frames, 1), both);
+        assert_eq!(service.seen[0].1, "x-a: 1\nx-b: \nx-a: 2\n");
+        // Those that arrive in the same piece of data may have it too.
+        assert!(cuts.is_empty() || service.seen.len() == 2);
+        said(&mut connection, &data(1, 0, &envelope(b"three")));
+        connection.receive(&data(1, 0, &envelope(b"four")), &mut service).unwrap();
+        assert_eq!(service.seen[2], ("/test.Echo/Echo".to_owned(), String::new()));
     }
 }
 
@@ -80,6 +131,13 @@ fn each_message_of_a_stream_is_answered_when_it_comes() {
     assert_eq!(headers_of(&frames, 1), OK_HEADERS);
     let frames = said(&mut connection, &data(1, 0, &envelope(b"three")[4..]));
     assert_eq!(data_of(&frames, 1), envelope(b"three"));
+    // The rest of one, a whole one, and the beginning of another.
+    said(&mut connection, &data(1, 0, &envelope(b"four")[..7]));
+    let mixed = [&envelope(b"four")[7..], &envelope(b"five"), &envelope(b"six")[..6]].concat();
+    let frames = said(&mut connection, &data(1, 0, &mixed));
+    assert_eq!(data_of(&frames, 1), [envelope(b"four"), envelope(b"five")].concat());
+    let frames = said(&mut connection, &data(1, 0, &envelope(b"six")[6..]));
+    assert_eq!(data_of(&frames, 1), envelope(b"six"));
     let frames = said(&mut connection, &data(1, END_STREAM, b""));
     assert_eq!(headers_of(&frames, 1), "grpc-status: 0\n");
     assert_eq!(connection.calls(), 0);
@@ -131,7 +189,10 @@ fn malformed_trailers_reset_the_stream() {
     let end = |fields| frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&[fields]));
     // Regression: connection-specific fields were malformed in requests, but accepted in trailers.
     let [close, chunked] = [("connection", "close"), ("transfer-encoding", "chunked")].map(end);
-    for trailers in [endless, pseudo, close, chunked] {
+    let upper = end(("Upper", "x"));
+    let long = "y".repeat(1000);
+    let large = frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&[("x", &long)]));
+    for trailers in [endless, pseudo, close, chunked, upper, large] {
         let mut connection = greeted(LIMITS);
         let frames = said(&mut connection, &[headers(1, 0), trailers].concat());
         assert_eq!(reset_of(&frames, 1), Some(ErrorCode::Protocol as u32));
@@ -228,11 +289,26 @@ fn content_length_must_be_true() {
         let fields = [&REQUEST[..], &[("content-length", length)]].concat();
         frame(HEADERS, END_HEADERS, 1, &block(&fields))
     };
+    let trailers = || frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&[("x", "1")]));
     for (stated, is_true) in [("6", true), ("5", false), ("7", false)] {
+        let whole = envelope(b"x");
+        for body in [
+            vec![data(1, END_STREAM, &whole)],
+            vec![data(1, 0, &whole[..2]), data(1, END_STREAM, &whole[2..])],
+            vec![data(1, 0, &whole), data(1, END_STREAM, &[])],
+            vec![data(1, 0, &whole), trailers()],
+        ] {
+            let mut connection = greeted(LIMITS);
+            let frames = said(&mut connection, &[length(stated), body.concat()].concat());
+            assert_eq!(reset_of(&frames, 1), (!is_true).then_some(ErrorCode::Protocol as u32));
+            let has_ok = headers_of(&frames, 1).contains("grpc-status: 0");
+            assert_eq!((has_ok, connection.calls()), (is_true, 0));
+        }
+        // More than was stated is known before the end.
         let mut connection = greeted(LIMITS);
-        let body = data(1, END_STREAM, &envelope(b"x"));
-        let frames = said(&mut connection, &[length(stated), body].concat());
-        assert_eq!(reset_of(&frames, 1), (!is_true).then_some(ErrorCode::Protocol as u32));
+        let frames = said(&mut connection, &[length(stated), data(1, 0, &whole)].concat());
+        let is_too_much = stated == "5";
+        assert_eq!(reset_of(&frames, 1), is_too_much.then_some(ErrorCode::Protocol as u32));
     }
 }
 

@@ -74,6 +74,7 @@ fn other_protocols_are_seen_by_their_first_bytes() {
 #[test]
 fn frames_of_wrong_sizes() {
     check_broken(&frame(frame::DATA, 0, 1, &[0; 16_385]), SIZE);
+    check_broken(&[1, 0, 0, 99, 0, 0, 0, 0, 0], SIZE);
     check_broken(&frame(frame::PING, 0, 0, &[0; 7]), SIZE);
     check_broken(&frame(frame::SETTINGS, 0, 0, &[0; 7]), SIZE);
     check_broken(&frame(frame::SETTINGS, frame::ACK, 0, &[0; 6]), SIZE);
@@ -90,6 +91,10 @@ fn settings_beyond_their_bounds() {
     check_broken(&settings(&[(4, 1 << 31)]), FLOW);
     check_broken(&settings(&[(5, 16_383)]), PROTOCOL);
     check_broken(&settings(&[(5, 1 << 24)]), PROTOCOL);
+    // The largest and smallest values that are allowed.
+    for pair in [(2, 0), (2, 1), (4, (1 << 31) - 1), (5, 16_384), (5, (1 << 24) - 1)] {
+        assert_eq!(said(&mut greeted(LIMITS), &settings(&[pair])).len(), 1, "{pair:?}");
+    }
     let unknown = settings(&[(77, 1), (1, 0), (5, 1 << 20)]);
     assert_eq!(said(&mut greeted(LIMITS), &unknown).len(), 1, "acknowledged");
 }
@@ -160,6 +165,8 @@ fn windows_beyond_their_bounds() {
     check_reset(&[headers(1, 0), window_update(1, (1 << 31) - 1)].concat(), FLOW);
     check_reset(&[headers(1, 0), window_update(1, 0)].concat(), PROTOCOL);
     let most = (1 << 31) - 1 - 65_535;
+    let widest = [headers(1, 0), window_update(0, most), window_update(1, most)].concat();
+    assert_eq!(said(&mut greeted(LIMITS), &widest), []);
     let input = [headers(1, 0), window_update(1, most), settings(&[(4, 65_536)])].concat();
     check_broken(&input, FLOW);
 }

@@ -187,6 +187,47 @@ fn open_calls_that_had_their_message_take_little_memory() {
     }
 }
 
+/// Each part of a connection's memory is counted, and freed by [`Connection::trim`] when it is not needed.
+#[test]
+fn every_part_is_counted_and_trimmed() {
+    let ask = |path, id, message: &[u8]| {
+        [headers_to(path, id, 0), data(id, END_STREAM, &envelope(message))].concat()
+    };
+    let large = || ask("/test.Echo/Large", 1, b"9000");
+    let later = |id| ask("/test.Echo/Later", id, b"x");
+    let left: Vec<u8> = streams(100).flat_map(|id| [later(id), reset(id)].concat()).collect();
+    let mut indexed = block(&REQUEST);
+    literal(Indexing::Add, b"x", &[b'y'; 3000], &mut indexed);
+    // The input, whether its output is written, and the bytes that it takes at least.
+    for (name, input, is_written, bytes) in [
+        ("output", frame(frame::PING, 0, 0, &[0; 8]).repeat(500), false, 500 * 17),
+        ("an answer that waits", [settings(&[(4, 0)]), large()].concat(), true, 9000),
+        ("headers", frame(HEADERS, END_HEADERS, 1, &indexed), true, 2 * 3000),
+        ("a block", frame(HEADERS, 0, 1, &[0x82; 9000]), true, 9000),
+        ("a frame", data(1, 0, &[0; 9000])[..8000].to_vec(), true, 8000),
+        ("pending calls without a stream", left, true, 100 * 24),
+    ] {
+        let mut connection = greeted(LARGE);
+        let idle = connection.capacity_bytes();
+        connection.receive(&input, &mut Echo::default()).unwrap();
+        if is_written {
+            connection.written(usize::MAX);
+        }
+        let held = connection.capacity_bytes() - idle;
+        assert!(held >= bytes, "{name}: {held}");
+        assert!(held <= 3 * bytes + 20_000, "{name}: {held}");
+        connection.trim();
+        assert!(connection.capacity_bytes() >= bytes.min(held / 2), "{name} is still needed");
+    }
+    // What calls leave behind.
+    let mut connection = greeted(LARGE);
+    said(&mut connection, &[large(), ask("/test.Echo/Echo", 3, b"x")].concat());
+    assert!(connection.capacity_bytes() > 1000, "kept for the next calls");
+    connection.trim();
+    assert_eq!(connection.capacity_bytes(), 0);
+    assert_eq!(connection.shared.buffered_bytes, 0);
+}
+
 /// Streams of well-behaved clients are reused.
 #[test]
 fn calls_use_the_memory_of_their_predecessors() {

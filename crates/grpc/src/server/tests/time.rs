@@ -123,3 +123,43 @@ fn what_may_stay_open_stays() {
     let ended = said(&mut connection, &frame(HEADERS, END_HEADERS | END_STREAM, 1, &[]));
     assert_eq!(headers_of(&ended, 1), "grpc-status: 0\n");
 }
+
+/// What is unfinished began with its first byte, not with its last.
+#[test]
+fn each_item_began_with_its_first_byte() {
+    let since = |steps: &[(u64, Vec<u8>)]| {
+        let mut connection = greeted(LIMITS);
+        for (second, input) in steps {
+            connection.set_time(seconds(*second));
+            said(&mut connection, input);
+        }
+        connection.unfinished_since()
+    };
+    let part = |bytes: &[u8]| data(1, 0, bytes);
+    // The first message began with its headers, a later one with its own bytes.
+    assert_eq!(since(&[(1, headers(1, 0)), (2, part(&[0])), (3, part(&[0]))]), Some(seconds(1)));
+    let first = (2, part(&envelope(b"x")));
+    let second = [(5, part(&[0])), (6, part(&[0]))];
+    let steps = [&[(1, headers(1, 0)), first.clone()], &second[..]].concat();
+    assert_eq!(since(&steps), Some(seconds(5)));
+    // The end of a unary call is awaited since its message.
+    let unary = (1, headers_to("/test.Echo/Unary", 1, 0));
+    assert_eq!(since(&[unary, first]), Some(seconds(2)));
+    // Answers wait since the first of them.
+    let closed = (1, [settings(&[(4, 0)]), headers(1, 0)].concat());
+    let steps = [closed, (2, part(&envelope(b"x"))), (3, part(&envelope(b"y")))];
+    assert_eq!(since(&steps), Some(seconds(2)));
+}
+
+/// The number of calls that got the status is returned, without those that the client has left.
+#[test]
+fn pending_calls_that_are_ended_are_counted() {
+    let mut connection = greeted(LIMITS);
+    let later = |id| [headers_to("/test.Echo/Later", id, 0), data(id, 0, &envelope(b"x"))].concat();
+    said(&mut connection, &[later(1), later(3), later(5)].concat());
+    said(&mut connection, &crate::testing::reset(3));
+    assert_eq!(connection.end_pending(seconds(0), &late()), 0);
+    assert_eq!(connection.pending(), 3);
+    assert_eq!(connection.end_pending(seconds(1), &late()), 2);
+    assert_eq!(connection.pending(), 0);
+}
