@@ -449,6 +449,6 @@ fn headers_count_the_tokens_of_worker_and_slot() {
     answer(&mut envoy, vec![status]);
     envoy.workers[0].on_response(waiter);
     let headers = std::mem::take(&mut envoy.world_mut().headers);
-    // 40 at the sidecar, and 50 leased, of which the waiter spent one.
+    // 40 at the sidecar, and 50 leased: the waiter spent one of them.
     assert_eq!(headers[1].1, "\"n\";r=89;t=5");
 }

@@ -114,7 +114,7 @@ fn a_node_that_an_engine_takes_no_key_of_is_not_erased() {
     assert!(refused.as_ref().is_err_and(is_too_large), "{refused:?}");
 }
 
-/// Parts of which the store has dropped the first one still make a node.
+/// A node is whole without its first part, if the store has dropped that.
 #[test]
 fn a_node_of_which_only_old_parts_are_left_existed() {
     let fixture = engine(RULES);

@@ -19,7 +19,7 @@
 //! `\t` and `\0` in an ask stand for these characters. If an answer is written with times, all of its times are. The
 //! metadata of an answer are JSON on one or more lines below `metadata`; an answer without that line has none.
 //!
-//! `after` moves the clock of the test, and `limits` after an ask take the place of those in force. Asks below a line
+//! `after` moves the clock of the test, and `limits` after an ask replace those in force. Asks below a line
 //! `each NAME: a b` are repeated for every word, which replaces the name in the asks.
 
 use super::json::json;
