@@ -187,6 +187,23 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_last_kind_of_a_value_counts_and_later_kinds_do_not() {
+        // {"k": VALUE}
+        let of = |value: &[u8]| {
+            let (long, entry) = (value.len() as u8, value.len() as u8 + 5);
+            let bytes = [&[0x0a, entry, 0x0a, 1, b'k', 0x12, long][..], value].concat();
+            let Some(Tree::Object(mut fields)) = tree_of_struct(&bytes) else { return None };
+            fields.pop().map(|(_, tree)| tree)
+        };
+        assert_eq!(of(&[0x20, 1]), Some(Tree::Flag(true)));
+        assert_eq!(of(&[0x20, 1, 0x08, 0]), Some(Tree::Null));
+        assert_eq!(of(&[0x20, 1, 0x20, 0]), Some(Tree::Flag(false)));
+        // A field 7 of a later version, then a flag that is a text.
+        assert_eq!(of(&[0x20, 1, 0x38, 1]), Some(Tree::Flag(true)));
+        assert_eq!(of(&[0x22, 1, b'x']), None);
+    }
+
+    #[test]
     fn a_struct_that_is_too_deep_is_refused() {
         let nested = |levels| {
             let value = (0..levels).fold(Value::Null, |inner, _| serde_json::json!({"k": inner}));

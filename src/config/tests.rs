@@ -116,6 +116,31 @@ fn absent_fields_have_envoys_defaults() {
 }
 
 #[test]
+fn modes_and_the_style_of_headers_are_known_by_name() {
+    let of = |fields: &str| {
+        let json = format!(
+            r#"{{"domain":"d","sidecar":{{"cluster":"c"}},{fields}
+                "rate_limits":[{{"actions":[{{"remote_address":{{}}}}]}}]}}"#
+        );
+        let config = read(&json).unwrap();
+        (config.failure_mode, config.overload_mode, config.headers)
+    };
+    use HeaderStyle::{Draft03, Ietf, Off};
+    use UndecidedMode::{Allow, Deny};
+    let table = [
+        ("", (Allow, Deny, Ietf)),
+        (r#""failure_mode":"allow","overload_mode":"deny","headers":"ietf","#, (Allow, Deny, Ietf)),
+        (r#""failure_mode":"deny","#, (Deny, Deny, Ietf)),
+        (r#""overload_mode":"allow","#, (Allow, Allow, Ietf)),
+        (r#""headers":"draft03","#, (Allow, Deny, Draft03)),
+        (r#""headers":"off","#, (Allow, Deny, Off)),
+    ];
+    for (fields, expected) in table {
+        assert_eq!(of(fields), expected, "{fields}");
+    }
+}
+
+#[test]
 fn shadow_of_the_filter_is_shadow_of_every_entry() {
     let config = read(&FULL.replacen("false", "true", 1)).unwrap();
     assert!(config.rate_limits.iter().all(|limit| limit.enforcement == Enforcement::Shadow));

@@ -83,12 +83,17 @@ impl DescriptorState {
         let hits = hits.max(1);
         let until = match self.pool.left(now) {
             0 => until,
-            _ => until.min(now.saturating_add(DENIED_WHILE_HELD)),
+            _ => Self::denied_while_held(until, now),
         };
         let follows = self.denied_hits <= hits && self.denied_until >= until;
         if !follows {
             (self.denied_hits, self.denied_until) = (hits, until);
         }
+    }
+
+    /// The end of a denial until `until` while tokens are at hand, here or in the slot.
+    pub(crate) fn denied_while_held(until: Timestamp, now: Timestamp) -> Timestamp {
+        until.min(now.saturating_add(DENIED_WHILE_HELD))
     }
 
     /// Records that `hits` were allowed, which ends a denial of that many.

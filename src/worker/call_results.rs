@@ -201,20 +201,18 @@ impl<H: Host> Worker<H> {
             }
         }
         match (lease, status.verdict) {
-            (Some(lease), verdict)
-                if verdict == Verdict::Deny || lease.tokens == Lease::UNLIMITED =>
-            {
-                let cache = |state: &mut DescriptorState| match verdict {
-                    Verdict::Deny => state.deny(hits, lease.valid_until, now),
-                    Verdict::Allow => state.set_unlimited(lease.valid_until, now),
-                };
+            (Some(lease), Verdict::Deny) => {
+                self.store_denial(index, descriptor.key, hits, limit, lease.valid_until, now);
+                0
+            }
+            (Some(lease), Verdict::Allow) if lease.tokens == Lease::UNLIMITED => {
+                let until = lease.valid_until;
                 if let Some(record) = self.local.get_mut(index) {
-                    cache(&mut record.state);
+                    record.state.set_unlimited(until, now);
                 }
                 self.change_slot(descriptor.key, now, |slot| {
                     slot.limit = limit;
-                    slot.refreshing_until = Timestamp::default();
-                    cache(slot);
+                    slot.set_unlimited(until, now);
                     ((), Write::Store)
                 });
                 0
@@ -225,6 +223,32 @@ impl<H: Host> Worker<H> {
                 u64::from(lease.tokens)
             }
             _ => 0,
+        }
+    }
+
+    /// Caches a denial for all workers. Short in this one too while the slot has tokens: they may
+    /// be spent by then, or go back.
+    fn store_denial(
+        &mut self,
+        index: usize,
+        key: LeaseKey,
+        hits: u64,
+        limit: LimitInfo,
+        until: Timestamp,
+        now: Timestamp,
+    ) {
+        let held = self.change_slot(key, now, |slot| {
+            slot.limit = limit;
+            slot.refreshing_until = Timestamp::default();
+            slot.deny(hits, until, now);
+            (slot.pool.left(now) > 0, Write::Store)
+        });
+        let until = match held {
+            Some(true) => DescriptorState::denied_while_held(until, now),
+            _ => until,
+        };
+        if let Some(record) = self.local.get_mut(index) {
+            record.state.deny(hits, until, now);
         }
     }
 

@@ -80,8 +80,6 @@ impl Envoy {
             let value = stats.get(&format!("{PREFIX}{name}")).copied();
             value.with_context(|| format!("no {PREFIX}{name} among {stats:?}"))
         };
-        // Modules of before have no such stats, which is as good as none overloaded.
-        let overloaded = |name: &str| stat(name).unwrap_or(0);
         Ok(Decisions {
             allowed_local: stat("allowed_local")?,
             allowed_asked: stat("allowed_asked")?,
@@ -89,7 +87,7 @@ impl Envoy {
             denied_asked: stat("denied_asked")?,
             failure_allowed: stat("failure_allowed")?,
             failure_denied: stat("failure_denied")?,
-            overloaded: overloaded("overload_allowed") + overloaded("overload_denied"),
+            overloaded: stat("overload_allowed")? + stat("overload_denied")?,
         })
     }
 

@@ -11,6 +11,9 @@ use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
+/// More answers without a decision than that are no accident.
+const UNDECIDED_MAX: u32 = 100;
+
 /// One connection to the service; clones share it.
 #[derive(Clone, Debug)]
 pub struct Rls(pub Channel);
@@ -52,6 +55,7 @@ impl Rls {
 
     /// Asks again while a busy machine keeps the service from a decision: a thread that holds the counter may be without
     /// a processor for longer than others wait, and many calls at once may be too many. Nothing is charged then.
+    /// After a hundred such answers it returns the last.
     ///
     /// # Errors
     /// As [`Rls::call`].
@@ -61,13 +65,14 @@ impl Rls {
     ) -> Result<RateLimitResponse, tonic::Status> {
         let mut looks = wait::looks();
         let deciding = async {
-            loop {
+            for _ in 1..UNDECIDED_MAX {
                 looks.tick().await;
                 match self.call(request.clone()).await {
                     Err(status) if is_undecided(&status) => {}
                     decided => return decided,
                 }
             }
+            self.call(request).await
         };
         let decided = wait::within("a decision", wait::SOON, deciding).await;
         decided.unwrap_or_else(|error| Err(tonic::Status::aborted(error.to_string())))

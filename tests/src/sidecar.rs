@@ -2,7 +2,7 @@
 
 use crate::process::{Process, lives};
 use crate::scarcity::MemoryGroup;
-use crate::{artifacts, wait};
+use crate::{artifacts, client, wait};
 use anyhow::Context;
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -130,6 +130,18 @@ impl Sidecar {
         self.process.kill().await?;
         let have_ended = async || workers.iter().all(|&worker| !lives(worker)).then_some(());
         wait::until("the workers to end", wait::DRAIN, have_ended).await
+    }
+
+    /// Waits until its health check reports that it drains.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn reports_drain(&self) -> anyhow::Result<()> {
+        wait::until("the health check to report the drain", wait::SOON, async || {
+            let health = client::get(self.http, "/healthcheck").await.ok()?;
+            (health.status == 500 && health.body == "draining\n").then_some(())
+        })
+        .await
     }
 
     /// Starts it again on its data, after it has ended.

@@ -139,3 +139,30 @@ pub(super) fn property_path(node: &Node<'_>, parts: &[&str]) -> Result<Vec<Strin
     }
     Ok(parts.iter().map(|&part| part.to_owned()).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_a_name_in_capitals_between_a_percent_sign_and_its_end() {
+        let table = [
+            ("%PROTOCOL%", true),
+            ("a-%PROTOCOL%-b", true),
+            ("%REQ(x)%", true),
+            ("%START_TIME_2%", true),
+            ("100%", false),
+            ("50% OFF%", false),
+            ("%a%", false),
+            ("%2X%", false),
+            ("%A", false),
+            ("%A-B%", false),
+            ("A(b)", false),
+            ("A%", false),
+            ("", false),
+        ];
+        for (value, expected) in table {
+            assert_eq!(has_command(value.as_bytes()), expected, "{value:?}");
+        }
+    }
+}

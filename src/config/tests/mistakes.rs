@@ -327,6 +327,18 @@ fn of_an_action() {
         ),
         (
             r#""ROUTE_ENTRY""#,
+            r#""CLUSTER_LOCALITY_ENTRY""#,
+            "rate_limits[2].actions[2].metadata.source: not supported: a Wasm filter cannot see \
+             CLUSTER_LOCALITY_ENTRY",
+        ),
+        (
+            r#""ROUTE_ENTRY""#,
+            "4",
+            "rate_limits[2].actions[2].metadata.source: expected DYNAMIC, ROUTE_ENTRY or \
+             CLUSTER_ENTRY, or its number",
+        ),
+        (
+            r#""ROUTE_ENTRY""#,
             r#""ROUTE""#,
             "rate_limits[2].actions[2].metadata.source: expected DYNAMIC, ROUTE_ENTRY or \
              CLUSTER_ENTRY, or its number",

@@ -171,6 +171,27 @@ fn a_denial_is_cached_in_the_worker_and_for_all_workers() {
     assert_eq!(envoy.world().sent.len(), 0);
 }
 
+/// The sidecar denied a call because another had just leased the rest. The worker then denied for
+/// as long as the sidecar said, though the slot had those tokens, and they ended unspent.
+#[test]
+fn a_worker_that_was_denied_soon_looks_at_the_tokens_in_the_slot_again() {
+    // Tokens in the slot, and for how long the worker denies by itself, in ms.
+    for (left, denied) in [(9, 200), (0, 900)] {
+        let mut envoy = Envoy::new(1, 64);
+        envoy.request(0, &[("a", 1)]);
+        let lease = tokens(&envoy, 7, left);
+        envoy.change_slot("a", |slot| slot.pool.leases[0] = lease);
+        let status = leased(&envoy, Verdict::Deny, 0, 900);
+        answer(&mut envoy, vec![status]);
+        let until = after_ms(&envoy, denied);
+        assert_eq!(envoy.record(0, "a").state.denied_until, until);
+        assert_eq!(envoy.request(0, &[("a", 1)]).1, HeadersStatus::Pause);
+        envoy.pass_ms(201);
+        let expected = if left > 0 { HeadersStatus::Continue } else { HeadersStatus::Pause };
+        assert_eq!(envoy.request(0, &[("a", 1)]).1, expected, "{left} tokens");
+    }
+}
+
 #[test]
 fn an_allowed_call_ends_a_denial_of_as_many_hits_and_no_other() {
     // Denied hits, and what becomes of a request for three: replies and calls.

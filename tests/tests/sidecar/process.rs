@@ -223,12 +223,7 @@ async fn draining_is_reported_and_a_second_signal_cuts_it_short() -> anyhow::Res
     let rls = Rls::at(dir.path()).await?;
     let held = rls.hold(&[("client", "a")]).await?;
     sidecar.process.signal(Signal::TERM)?;
-    let http = sidecar.http;
-    wait::until("the health check to report the drain", wait::SOON, async || {
-        let health = client::get(http, "/healthcheck").await.ok()?;
-        (health.status == 500 && health.body == "draining\n").then_some(())
-    })
-    .await?;
+    sidecar.reports_drain().await?;
     ensure!(!held.is_finished(), "a call under way was cut off");
     sidecar.process.signal(Signal::TERM)?;
     ensure!(sidecar.process.wait().await?.success(), "{}", sidecar.process.log());

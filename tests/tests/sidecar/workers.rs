@@ -415,12 +415,7 @@ async fn sigterm_drains_all_workers_and_leaves_nothing_behind() -> anyhow::Resul
     let rls = Rls::at(dir.path()).await?;
     let held = rls.hold(&[("lots", "held")]).await?;
     sidecar.process.signal(Signal::TERM)?;
-    let http = sidecar.http;
-    wait::until("the health check to report the drain", wait::SOON, async || {
-        let health = client::get(http, "/healthcheck").await.ok()?;
-        (health.status == 500 && health.body == "draining\n").then_some(())
-    })
-    .await?;
+    sidecar.reports_drain().await?;
     // As systemd does, which signals all processes of a service: no reason to cut anything short.
     for &worker in &workers {
         // The one without a call may have ended.

@@ -3,8 +3,9 @@
 use crate::slow_contract::runner;
 use proptest::prelude::*;
 use tidegate_core::{
-    Charge, Demand, FirstHitWindow, FixedWindow, Hits, Lease, Nanos, Quota, SlidingBuckets,
-    SlidingExact, SlidingWindow, Timestamp, TokenBucket, decide, lease_tokens,
+    Charge, DailyReset, Demand, FirstHitWindow, FixedWindow, Hits, Lease, Nanos, Quota,
+    SlidingBuckets, SlidingExact, SlidingWindow, Timestamp, TokenBucket, Zone, decide,
+    lease_tokens,
 };
 
 #[track_caller]
@@ -67,23 +68,69 @@ fn a_lease_ends_slightly_early_for_its_holder() {
     check(2_048, u64::MAX - 2_046, Some(u64::MAX));
 }
 
-/// Of any algorithm, for any limit and period in seconds.
+/// Of any algorithm, for any limit and period, with and without what changes the times of windows.
 fn quotas() -> impl Strategy<Value = Quota> {
     let limits = prop_oneof![4 => 0u32..50, 1 => any::<u32>()];
     let secs = prop_oneof![4 => 1u64..5_000, 1 => Just(86_400)];
-    (0..6, limits, secs).prop_map(|(algorithm, limit, secs)| {
-        let period = Nanos::from_secs(secs);
-        match algorithm {
-            0 => Quota::FixedWindow(FixedWindow::new(limit, period).unwrap()),
-            1 => Quota::FirstHitWindow(FirstHitWindow::new(limit, period).unwrap()),
-            2 => Quota::TokenBucket(
-                TokenBucket::new(limit.max(1), period, limit.max(1), limit / 2).unwrap(),
-            ),
-            3 => Quota::SlidingWindow(SlidingWindow::new(limit, period).unwrap()),
-            4 => Quota::SlidingBuckets(SlidingBuckets::new(limit, period).unwrap()),
-            _ => Quota::SlidingExact(SlidingExact::new(limit, period).unwrap()),
-        }
-    })
+    let borrows = prop_oneof![2 => Just(0u32), 1 => 0u32..50];
+    let resets = proptest::option::of(0..86_400u64);
+    (0..7, limits, secs, borrows, resets, zones(), 1u32..13).prop_map(
+        |(algorithm, limit, secs, borrow, reset, zone, months)| {
+            let period = Nanos::from_secs(secs);
+            let reset = reset.map(|secs| DailyReset::new(Nanos::from_secs(secs), &zone).unwrap());
+            let borrow = if limit == 0 { 0 } else { borrow.min(u32::MAX - limit) };
+            let fixed = |window: FixedWindow| window.in_zone(&zone).with_borrow(borrow).unwrap();
+            match algorithm {
+                0 => Quota::FixedWindow(with(
+                    FixedWindow::with_reset,
+                    fixed(FixedWindow::new(limit, period).unwrap()),
+                    reset,
+                )),
+                1 => Quota::FixedWindow(fixed(FixedWindow::calendar(limit, months).unwrap())),
+                2 => Quota::FirstHitWindow(with(
+                    FirstHitWindow::with_reset,
+                    FirstHitWindow::new(limit, period).unwrap().with_borrow(borrow).unwrap(),
+                    reset,
+                )),
+                3 => {
+                    let limit = limit.max(1);
+                    Quota::TokenBucket(TokenBucket::new(limit, period, limit, limit / 2).unwrap())
+                }
+                4 => Quota::SlidingWindow(with(
+                    SlidingWindow::with_reset,
+                    SlidingWindow::new(limit, period).unwrap(),
+                    reset,
+                )),
+                5 => Quota::SlidingBuckets(with(
+                    SlidingBuckets::with_reset,
+                    SlidingBuckets::new(limit, period).unwrap(),
+                    reset,
+                )),
+                _ => Quota::SlidingExact(with(
+                    SlidingExact::with_reset,
+                    SlidingExact::new(limit, period).unwrap(),
+                    reset,
+                )),
+            }
+        },
+    )
+}
+
+fn with<Q>(with_reset: fn(Q, DailyReset) -> Q, quota: Q, reset: Option<DailyReset>) -> Q {
+    match reset {
+        Some(reset) => with_reset(quota, reset),
+        None => quota,
+    }
+}
+
+/// Times of the test are within hours of the change.
+fn zones() -> impl Strategy<Value = Zone> {
+    let change = 1_699_990_000i64..1_700_010_000;
+    prop_oneof![
+        Just(Zone::utc()),
+        (-43_200..43_200).prop_map(Zone::fixed),
+        (change, -7_200..7_200).prop_map(|(at, offset)| Zone::changing(3_600, vec![(at, offset)])),
+    ]
 }
 
 /// Words as a decision writes them, and any others.

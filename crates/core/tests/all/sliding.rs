@@ -47,11 +47,17 @@ fn limits() -> impl Strategy<Value = u32> {
     prop_oneof![8 => 0u32..30, 1 => 1_000_000u32..=u32::MAX]
 }
 
-fn agree(
+fn agree(quota: &Quota, twin: impl Model, start: u64, steps: &[Step]) -> Result<(), TestCaseError> {
+    agree_and(quota, twin, start, steps, |_, _, _| Ok(()))
+}
+
+/// As [`agree`], with a check of the state and the twin at the time of each step.
+fn agree_and<M: Model>(
     quota: &Quota,
-    mut twin: impl Model,
+    mut twin: M,
     start: u64,
     steps: &[Step],
+    check: impl Fn(&[u64], &M, u64) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
     let (mut state, mut now) = ([0; 33], start);
     for (index, step) in steps.iter().enumerate() {
@@ -59,6 +65,7 @@ fn agree(
         let decision = decide(&mut state, quota, step.charge, at(now));
         let expected = expected(&mut twin, step.charge, now);
         prop_assert_eq!(said(&decision, now), expected, "step {} {:?}", index, step);
+        check(&state, &twin, now)?;
     }
     Ok(())
 }
@@ -100,7 +107,7 @@ fn spans() -> impl Strategy<Value = u64> {
 fn a_limit_with_a_daily_reset_agrees_with_its_twin_and_records_its_last_hit() {
     fn check<M: Model>(
         quota: &Quota,
-        mut twin: Daily<M>,
+        twin: Daily<M>,
         start: u64,
         steps: &[Step],
     ) -> Result<(), TestCaseError> {
@@ -109,19 +116,13 @@ fn a_limit_with_a_daily_reset_agrees_with_its_twin_and_records_its_last_hit() {
         } else {
             1
         };
-        let (mut state, mut now) = ([0; 33], start);
-        for (index, step) in steps.iter().enumerate() {
-            now = step.moves(now, twin.period());
-            let decision = decide(&mut state, quota, step.charge, at(now));
-            let expected = expected(&mut twin, step.charge, now);
-            prop_assert_eq!(said(&decision, now), expected, "step {} {:?}", index, step);
+        agree_and(quota, twin, start, steps, |state, twin, now| {
             if twin.left(now) < twin.limit() {
-                let noted = quota.last_hit(&state, at(now)).map(Timestamp::as_nanos);
-                let last = twin.last.map(|last| last / ticks * ticks);
-                prop_assert_eq!(noted, last, "step {} {:?}", index, step);
+                let noted = quota.last_hit(state, at(now)).map(Timestamp::as_nanos);
+                prop_assert_eq!(noted, twin.last.map(|last| last / ticks * ticks));
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
     let steps = prop_oneof![steps(charges()), steps(takes())];
     let strategy = (1u32..30, spans(), START, 0..86_400u64, steps);

@@ -324,12 +324,12 @@ impl Service {
         let authority = &self.shared.authority;
         let done = match command {
             Command::Query | Command::Update | Command::Acquire => {
-                let (how, hits) = match command {
-                    Command::Query => (Use::Look, Hits::PEEK),
-                    Command::Update => (Use::Record, item.hits),
-                    _ => (Use::Acquire, item.hits),
+                let how = match command {
+                    Command::Query => Use::Look,
+                    Command::Update => Use::Record,
+                    _ => Use::Acquire,
                 };
-                core_request.hits = hits;
+                core_request.hits = item.hits;
                 let decided = |verdict, windows: &NodeWindows<'_>| answer.decided(verdict, windows);
                 return authority.use_node(core_request, how, now, decided).await;
             }

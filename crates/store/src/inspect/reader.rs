@@ -185,3 +185,26 @@ impl<'a> Reader<'a> {
         }
     }
 }
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::format::{ClusterInfo, Geometry};
+    use crate::open::segment::anonymous;
+
+    #[test]
+    fn attempts_at_a_node_are_bounded_and_so_are_the_pauses_of_a_pass() {
+        let narrow = Geometry::by_count(1, 1, 1, 4).unwrap();
+        let memory = anonymous(ClusterInfo { cluster: 1, seed: 7, narrow, wide: None }).unwrap();
+        let mut reader = Reader::new(&memory);
+        let attempts = |reader: &mut Reader<'_>| {
+            let mut attempts = 0;
+            while reader.retry(&mut attempts) {}
+            attempts - 1
+        };
+        assert_eq!(attempts(&mut reader), SPINS_MAX + PAUSES_MAX);
+        reader.pauses_left = 3;
+        assert_eq!(attempts(&mut reader), SPINS_MAX + 3);
+        assert_eq!(attempts(&mut reader), SPINS_MAX);
+    }
+}

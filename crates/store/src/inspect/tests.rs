@@ -14,10 +14,14 @@ use crate::cluster::Cluster;
 use crate::entry::EntryMut;
 use crate::error::until_decided;
 use crate::format::{HEADER_BYTES, Hashed, Layout, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
+use crate::memory::Region;
+use crate::memory::control::CONTROL_WORDS;
 use crate::memory::sync::kill;
 use crate::open::pointer::Pointer;
 use crate::options::{Eviction, Options};
 use crate::snapshot::SyncReport;
+use crate::writers::WriterSlot;
+use crate::writers::slot::owner_word;
 
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_000 * SECOND;
@@ -103,6 +107,43 @@ fn entries(view: &View) -> BTreeMap<(Class, StoredKey), u64> {
     });
     assert_eq!(left_out, Ok(0));
     entries
+}
+
+#[test]
+fn a_view_finds_keys_that_are_displaced() {
+    let (dir, cluster) = cluster();
+    let keys: Vec<_> = (0..8).map(|number| key_at(0, number)).collect();
+    for key in &keys {
+        cluster.update(key, NOW, |entry| add(entry, 1)).unwrap();
+    }
+    let view = View::open(dir.path()).unwrap();
+    let homes = view.memory.class(Class::Narrow).unwrap();
+    assert!(get(homes.key_node(0).displaced()) > 0, "the home is crowded");
+    for key in &keys {
+        let found = view.find(key, NOW).unwrap();
+        assert_eq!(found.map(|entry| value(&entry)), Some(1));
+        assert_eq!(view.find(key, LATER), Ok(None), "it has expired");
+    }
+}
+
+#[test]
+fn a_process_is_listed_for_any_trace_of_it() {
+    let (dir, cluster) = cluster();
+    let found = || -> Vec<_> {
+        let view = View::open(dir.path()).unwrap();
+        let trace = |found: &Process| (found.number, found.pid, found.writer_slots, found.is_alive);
+        view.processes().iter().map(trace).collect()
+    };
+    let pid = u64::from(std::process::id());
+    cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)).unwrap();
+    assert_eq!(found(), [(0, pid, 1, true)], "it has a slot for updates");
+    // A kill left the id of one, and a slot of another.
+    let control = edit(&dir.memory(), CONTROL);
+    put_word(&control, 512 + 1, 77);
+    let region = Region::heap(&vec![0; CONTROL_WORDS]);
+    let slot = WriterSlot::new(&region, 6);
+    put_word(&control, slot.offset() / 8, owner_word(2));
+    assert_eq!(found(), [(0, pid, 1, true), (1, 77, 0, false), (2, 0, 1, false)]);
 }
 
 /// The content of every file in `dir` and below.

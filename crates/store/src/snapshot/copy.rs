@@ -154,6 +154,71 @@ pub(super) fn try_copy(key_node: KeyNode<'_>, image: &mut [u64]) -> Option<u32> 
     None
 }
 
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::format::ClusterInfo;
+    use crate::memory::Memory;
+    use crate::open::segment::anonymous;
+    use std::collections::BTreeSet;
+
+    const SEED: u64 = 7;
+
+    fn memory() -> Memory {
+        let geometry = |state_words| Geometry::by_count(1, 4, 2, state_words).unwrap();
+        let (narrow, wide) = (geometry(4), Some(geometry(33)));
+        anonymous(ClusterInfo { cluster: 1, seed: SEED, narrow, wide }).unwrap()
+    }
+
+    #[test]
+    fn a_copy_is_valid_at_its_own_position_only() {
+        let memory = memory();
+        let (mut seeds, mut count) = (BTreeSet::new(), 0);
+        for class in memory.classes() {
+            for number in 0..1_000 {
+                for position in [0, 1] {
+                    seeds.insert(seed_at(SEED, class, number, position));
+                    count += 1;
+                }
+            }
+        }
+        assert_eq!(seeds.len(), count);
+        // Part of the format: another release must find the copies of this one valid.
+        let narrow = memory.class(Class::Narrow).unwrap();
+        assert_eq!(seed_at(SEED, narrow, 0, 0), SEED ^ 2u64.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        assert_eq!(seed_at(SEED, narrow, 3, 1), SEED ^ 27u64.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    }
+
+    #[test]
+    fn a_restored_key_node_is_copied_again_unless_its_other_copy_may_count() {
+        let memory = memory();
+        let class = memory.class(Class::Narrow).unwrap();
+        let mut image = vec![0; class.layout.key_node_words];
+        copy(class.key_node(1), &mut image);
+        image[CHECKSUM + 1] = 0x77;
+        for is_newest in [true, false] {
+            restore_copy(class, 1, &image, (1, is_newest));
+            let (key_node, state) = (class.key_node(1), class.copy_state(1));
+            let state = CopyState::from_word(get(state));
+            assert_eq!(get(&key_node.words()[CHECKSUM + 1]), 0x77);
+            assert_eq!((state.position, state.next_position()), (Some(1), 0));
+            assert_eq!(state.changes == key_node.changes(), is_newest);
+        }
+    }
+
+    #[test]
+    fn a_key_node_that_is_locked_is_not_copied() {
+        let memory = memory();
+        let class = memory.class(Class::Narrow).unwrap();
+        let key_node = class.key_node(2);
+        let mut image = vec![0; class.layout.key_node_words];
+        key_node.mark_changed();
+        assert_eq!(try_copy(key_node, &mut image), Some(key_node.changes()));
+        put(key_node.lock(), 5);
+        assert_eq!(try_copy(key_node, &mut image), None);
+    }
+}
+
 #[cfg(loom)]
 mod loom_tests {
     //! Every interleaving of a copy with an update of the same key-node. Run by `make test-loom`.

@@ -66,3 +66,27 @@ impl Drop for LivenessLock {
 const fn byte_of(process: u32) -> u64 {
     CONTROL_BYTES + process as u64
 }
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+
+    /// Releases that differ must not take each other's processes for dead.
+    #[test]
+    fn a_process_is_alive_by_the_byte_that_the_format_names() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = || Arc::new(File::options().read(true).write(true).open(file.path()).unwrap());
+        let (own, other) = (open(), open());
+        for process in [0, 3] {
+            assert!(!is_alive(&own, process));
+            assert!(byte_lock::try_lock(&other, CONTROL_BYTES + u64::from(process)).unwrap());
+            assert!(is_alive(&own, process));
+            assert!(LivenessLocks::File(own.clone()).try_acquire(process).unwrap().is_none());
+        }
+        byte_lock::unlock(&other, CONTROL_BYTES);
+        let claim = LivenessLocks::File(own.clone()).try_acquire(0).unwrap();
+        assert!(claim.is_some() && is_alive(&other, 0));
+        drop(claim);
+        assert!(!is_alive(&other, 0));
+    }
+}

@@ -268,3 +268,30 @@ proptest! {
         prop_assert!(connection.capacity_bytes() <= IDLE_BYTES_MAX);
     }
 }
+
+/// Few bytes on the wire refer to large entries of the table, so headers are bounded over all calls: by sixteen times
+/// the largest, and by the room for messages.
+#[test]
+fn the_headers_of_all_calls_together_are_bounded() {
+    for (header_bytes_max, buffered_bytes_max, most) in
+        [(4_000, 1 << 20, 64_000), (4_000, 20_000, 20_000)]
+    {
+        let limits = Limits { streams_max: 100, header_bytes_max, buffered_bytes_max, ..LARGE };
+        let mut connection = greeted(limits);
+        let mut open = |stream| {
+            let frames = said(&mut connection, &indexed_request(stream, b"x", &[b'y'; 1_000], 2));
+            (reset_of(&frames, stream), connection.shared.headers_bytes)
+        };
+        let (first_refused, held) = streams(100)
+            .map(|stream| (stream, open(stream)))
+            .find_map(|(stream, (reset, held))| reset.map(|_| (stream, held)))
+            .unwrap();
+        assert!(held <= most && held > most - 5_000, "{held} bytes are held of {most}");
+        assert_eq!(open(first_refused + 2).0, Some(ErrorCode::RefusedStream as u32));
+        let mut service = Echo::default();
+        connection.receive(&reset(3), &mut service).unwrap();
+        let frames =
+            said(&mut connection, &indexed_request(first_refused + 4, b"x", &[b'y'; 1_000], 2));
+        assert_eq!(reset_of(&frames, first_refused + 4), None, "one has ended");
+    }
+}

@@ -149,3 +149,20 @@ fn a_lock_that_is_free_by_now_is_not_waited_for() {
     let waited = cluster.writers.wait(&cluster.memory, &held.writer, key_node.lock(), &mut backoff);
     assert_eq!(waited, Ok(()));
 }
+
+/// A slot without an owner kept the journal of an old update, or a slot had an owner that cannot exist. The first
+/// would be applied when the next owner dies, the second would be lost for good, so a restoration clears both.
+#[test]
+fn a_restoration_clears_slots_that_nobody_can_own() {
+    for (number, owner, committed) in [(5, 0, 9), (6, 1_000, 0), (7, 1_000, 9)] {
+        let heap = Heap::new(2);
+        let control = &heap.memory.control;
+        let slot = WriterSlot::new(control, number);
+        let at = slot.offset() as usize / 8;
+        put(word(control, at), owner);
+        put(word(control, at + 1), committed);
+        assert_eq!((slot.owner(), slot.committed()), (owner, committed as usize));
+        restore::restore(&heap.memory);
+        assert_eq!((slot.owner(), slot.committed()), (0, 0), "slot {number}");
+    }
+}
