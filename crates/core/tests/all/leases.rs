@@ -3,8 +3,8 @@
 use crate::slow_contract::runner;
 use proptest::prelude::*;
 use tidegate_core::{
-    Charge, DailyReset, Demand, FirstHitWindow, FixedWindow, Hits, Lease, Nanos, Quota,
-    SlidingBuckets, SlidingExact, SlidingWindow, Timestamp, TokenBucket, Zone, decide,
+    Charge, DailyReset, Demand, FirstHitWindow, FixedWindow, Hits, Lease, LeaseRequest, Nanos,
+    Quota, SlidingBuckets, SlidingExact, SlidingWindow, Timestamp, TokenBucket, Zone, decide,
     lease_tokens,
 };
 
@@ -66,6 +66,13 @@ fn a_lease_ends_slightly_early_for_its_holder() {
     check(0, 0, None);
     check(2_048, u64::MAX, None);
     check(2_048, u64::MAX - 2_046, Some(u64::MAX));
+}
+
+/// A client computes it, too, to return tokens of a lease whose answer was lost.
+#[test]
+fn the_id_of_a_lease_follows_from_the_call_and_the_place_of_its_descriptor() {
+    assert_eq!([0, 1, 2].map(|index| LeaseRequest::lease_id(7, index)), [7, 8, 9]);
+    assert_eq!(LeaseRequest::lease_id(u64::MAX, 1), 0);
 }
 
 /// Of any algorithm, for any limit and period, with and without what changes the times of windows.

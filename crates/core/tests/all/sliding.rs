@@ -539,6 +539,7 @@ fn a_limit_of_zero_denies_for_a_period() {
         for charge in [Charge::ONE, Charge::PEEK, Charge::Force(Hits::ONE)] {
             let decision = decide(&mut state, &quota, charge, at(START.start));
             assert_eq!(decision.wait(at(START.start)), Nanos::from_secs(60));
+            assert_eq!(decision.reset_at, at(START.start + 60 * SECOND));
             assert!(!decision.is_allow());
         }
         assert_eq!(state, [0; 33 * 5]);

@@ -2,7 +2,8 @@
 
 use tidegate_core::{
     CounterKey, Entry, FirstHitWindow, FixedWindow, Identity, KeyHash, Nanos, Period, Quota,
-    QuotaError, SlidingExact, StateSize, TokenBucket, Unit, Zone,
+    QuotaError, SlidingBuckets, SlidingExact, SlidingWindow, StateSize, TokenBucket, Unit, Zone,
+    fingerprint,
 };
 
 const MINUTE: Nanos = Nanos::from_secs(60);
@@ -45,6 +46,32 @@ fn periods_of_the_calendar_have_names_and_a_nominal_length() {
         let got = (period.to_string(), period.unit(), period.nominal());
         assert_eq!(got, (text.to_owned(), unit, Nanos::from_secs(secs)));
     }
+}
+
+#[test]
+fn a_quota_reports_its_numbers_and_its_algorithm() {
+    let bucket = TokenBucket::new(7, MINUTE, 9, 2).unwrap();
+    let borrows = FixedWindow::new(7, MINUTE).unwrap().with_borrow(3).unwrap();
+    let table = [
+        (Quota::FixedWindow(borrows), "fixed_window", 10),
+        (Quota::TokenBucket(bucket), "token_bucket", 9),
+        (Quota::FirstHitWindow(FirstHitWindow::new(7, MINUTE).unwrap()), "first_hit_window", 7),
+        (Quota::SlidingWindow(SlidingWindow::new(7, MINUTE).unwrap()), "sliding_window", 7),
+        (Quota::SlidingBuckets(SlidingBuckets::new(7, MINUTE).unwrap()), "sliding_buckets", 7),
+        (Quota::SlidingExact(SlidingExact::new(7, MINUTE).unwrap()), "sliding_buckets", 7),
+    ];
+    for (quota, algorithm, capacity) in table {
+        assert_eq!((quota.algorithm(), quota.capacity()), (algorithm, capacity));
+        assert_eq!((quota.requests(), quota.period()), (7, Period::Span(MINUTE)));
+        assert_eq!(quota.reset(), None);
+    }
+}
+
+/// Long names are shortened by it, and must stay the same over releases. XXH3 publishes the hash of no bytes.
+#[test]
+fn a_fingerprint_is_xxh3_without_a_seed() {
+    assert_eq!(fingerprint(b""), 0x99aa_06d3_0147_98d8_6001_c324_468d_497f);
+    assert_ne!(fingerprint(b"a"), fingerprint(b"b"));
 }
 
 #[test]

@@ -295,3 +295,20 @@ fn the_headers_of_all_calls_together_are_bounded() {
         assert_eq!(reset_of(&frames, first_refused + 4), None, "one has ended");
     }
 }
+
+#[test]
+fn answers_that_lack_window_count_as_memory_until_they_are_sent() {
+    let mut connection = greeted(LARGE);
+    said(&mut connection, &settings(&[(4, 0)]));
+    let idle = connection.capacity_bytes();
+    for stream in streams(20) {
+        let body = data(stream, 0, &envelope(b"8000"));
+        said(&mut connection, &[headers_to("/test.Echo/Large", stream, 0), body].concat());
+    }
+    let held = connection.capacity_bytes() - idle;
+    assert!((160_000..340_000).contains(&held), "{held} bytes are held");
+    said(&mut connection, &[settings(&[(4, 1 << 20)]), window_update(0, 1 << 24)].concat());
+    take_output(&mut connection);
+    let left = connection.capacity_bytes().saturating_sub(idle);
+    assert!(left < 60_000, "{left} bytes are left");
+}
