@@ -101,6 +101,8 @@ fn expressions_mean_the_same_as_in_re2() {
         (".", "\n", false),
         ("(?s-s).|(?U)x+", "xx", true),
         ("(?m)a$\n^b", "a\nb", true),
+        ("a$\nb", "a\nb", false),
+        ("a\n^b", "a\nb", false),
         ("(?P<name>a)(?<other_1>b)(?:)", "ab", true),
     ];
     for (text, value, expected) in table {
