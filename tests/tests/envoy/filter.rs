@@ -93,6 +93,7 @@ async fn keys_are_counted_apart_and_a_denial_says_what_and_until_when() -> anyho
         [("x-client", b"a"), ("content-type", b"application/grpc"), ("te", b"trailers")];
     let call = stack.get("/", &headers).await?;
     ensure!(call.header("grpc-status").is_some(), "{call:?}");
+    ensure!(call.header("content-type") == Some("application/grpc"), "{call:?}");
     ensure!(call.header("grpc-message") == Some("rate limit exceeded"), "{call:?}");
 
     let unkeyed = Client::connect(stack.envoy.address).await?.get("/", &[]).await?;
