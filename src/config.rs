@@ -9,6 +9,7 @@
 
 mod document;
 pub(crate) mod encoded;
+mod filter_options;
 mod interner;
 mod node;
 mod rate_limit;
@@ -20,6 +21,7 @@ mod tree;
 mod unsupported;
 
 pub use encoded::Encoded;
+pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType};
 pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
 pub use rate_limit::{
     Action, Condition, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit, Source, WhenAbsent,
@@ -40,11 +42,21 @@ pub struct Config {
     /// The time for a call, after which the sidecar counts as late.
     pub timeout: Duration,
     /// The mode for requests while the sidecar does not answer. `Deny` answers with 500, as Envoy's own
-    /// filter does.
+    /// filter does by default.
     pub failure_mode: UndecidedMode,
+    /// The share of such requests that are answered with an error, whatever the failure mode.
+    pub failure_mode_deny_percent: Option<Fraction>,
+    /// The status of these errors, 400 to 599.
+    pub status_on_error: u32,
     /// The mode for requests during overload. Clients can cause overload, so limits hold only with
     /// `Deny`, which answers with 503 and `Retry-After`.
     pub overload_mode: UndecidedMode,
+    /// The requests that the filter looks at. All others pass.
+    pub request_type: RequestType,
+    /// The share of these that it looks at.
+    pub filter_enabled: Fraction,
+    /// The share of denials that are carried out. All others are only counted.
+    pub filter_enforced: Fraction,
     /// The actions that make descriptors; each entry makes at most one.
     pub rate_limits: Vec<RateLimit>,
     /// The query parameters that the actions need.
@@ -87,6 +99,12 @@ pub struct DeniedReply {
     pub status: u32,
     /// The body; may be empty.
     pub body: String,
+    /// Whether a gRPC client gets RESOURCE_EXHAUSTED instead of UNAVAILABLE.
+    pub is_resource_exhausted: bool,
+    /// Whether it has `x-envoy-ratelimited`.
+    pub is_marked: bool,
+    /// Headers besides the filter's own.
+    pub added: Vec<AddedHeader>,
 }
 
 /// A mistake in the configuration.

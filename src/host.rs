@@ -68,8 +68,12 @@ pub struct Reply {
     pub status: u32,
     /// Headers besides those that Envoy adds.
     pub headers: Vec<Header>,
+    /// Configured headers besides those.
+    pub added: Vec<(String, String)>,
     /// The body.
     pub body: String,
+    /// The status for a gRPC client; without one it follows from `status`.
+    pub grpc_status: Option<u32>,
     /// The reason in Envoy's access log (`%RESPONSE_CODE_DETAILS%`). Clients never see it.
     pub details: Cow<'static, str>,
 }

@@ -19,7 +19,7 @@ mod streams;
 mod tick_clock;
 mod token_returns;
 
-use crate::config::{Config, HeaderStyle};
+use crate::config::{Config, HeaderStyle, RequestType};
 use crate::host::stats::{Counter, Stats};
 use crate::host::{CallId, Host, Reply, RequestFacts, StreamId};
 use crate::leases::descriptor_state::{DescriptorState, LocalDecision};
@@ -126,12 +126,38 @@ impl<H: Host> Worker<H> {
 
     /// The headers of a request have arrived.
     pub fn on_request(&mut self, stream: StreamId, facts: &impl RequestFacts) -> HeadersStatus {
+        if !self.looks_at(facts) {
+            return HeadersStatus::Continue;
+        }
         let mut enforced = std::mem::take(&mut self.enforced);
         let mut shadowed = std::mem::take(&mut self.shadowed);
         extract(&self.config, facts, self.process.seed, &mut enforced, &mut shadowed);
         let status = self.decide_request(stream, &enforced, &shadowed);
         (self.enforced, self.shadowed) = (enforced, shadowed);
         status
+    }
+
+    /// Whether the filter looks at a request at all.
+    fn looks_at(&self, facts: &impl RequestFacts) -> bool {
+        let is_internal =
+            || facts.header("x-envoy-internal", |value| value == b"true").unwrap_or(false);
+        let is_of_type = match self.config.request_type {
+            RequestType::Both => true,
+            RequestType::Internal => is_internal(),
+            RequestType::External => !is_internal(),
+        };
+        is_of_type && self.config.filter_enabled.includes(|| self.host.random())
+    }
+
+    /// Whether a denial is carried out. If not, it is counted here. Descriptors in shadow are
+    /// counted where their request is.
+    fn enforces_denial(&mut self, requester: Requester) -> bool {
+        let enforces = requester == Requester::Shadow
+            || self.config.filter_enforced.includes(|| self.host.random());
+        if !enforces {
+            self.stats.count(Counter::ShadowDenied);
+        }
+        enforces
     }
 
     fn decide_request(
@@ -177,9 +203,13 @@ impl<H: Host> Worker<H> {
                 self.stats.count(Counter::AllowedLocal);
                 Some(Outcome::Allow(self.allowed_state(descriptors)))
             }
-            LocalDecision::Deny => {
+            LocalDecision::Deny if self.enforces_denial(Requester::Stream(stream)) => {
                 self.stats.count(Counter::DeniedLocal);
                 Some(Outcome::Deny(self.denial(descriptors, now)))
+            }
+            LocalDecision::Deny => {
+                self.stats.count(Counter::AllowedLocal);
+                Some(Outcome::Allow(self.allowed_state(descriptors)))
             }
             LocalDecision::Ask => {
                 self.stats.count(Counter::LeaseMisses);

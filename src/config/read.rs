@@ -2,6 +2,7 @@
 
 mod action;
 mod checks;
+mod filter_options;
 mod matcher;
 mod metadata;
 mod rate_limit;
@@ -10,8 +11,11 @@ use super::interner::Interner;
 use super::node::Node;
 use super::tree::Tree;
 use super::unsupported::OF_THE_FILTER;
-use super::{Config, ConfigError, DeniedReply, Enforcement, HeaderStyle, RateLimit, UndecidedMode};
+use super::{
+    Config, ConfigError, DeniedReply, Enforcement, Fraction, HeaderStyle, RateLimit, UndecidedMode,
+};
 use checks::{items_up_to, not_empty, number_or};
+use filter_options::{added_headers, fraction, request_type, status_on_error};
 use std::time::Duration;
 
 /// The default of Envoy's own rate limit filter.
@@ -23,7 +27,7 @@ const SLOTS_DEFAULT: u32 = 8_192;
 /// At about 450 bytes a slot, 30 MB of Envoy's memory.
 const SLOTS_MAX: u64 = 65_536;
 
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 17] = [
     "domain",
     "sidecar",
     "failure_mode",
@@ -33,6 +37,14 @@ const FIELDS: [&str; 9] = [
     "headers",
     "denied",
     "leases",
+    "request_type",
+    "filter_enabled",
+    "filter_enforced",
+    "failure_mode_deny_percent",
+    "status_on_error",
+    "rate_limited_as_resource_exhausted",
+    "response_headers_to_add",
+    "disable_x_envoy_ratelimited_header",
 ];
 
 pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
@@ -52,6 +64,11 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
             Some("deny") => UndecidedMode::Deny,
             _ => UndecidedMode::Allow,
         },
+        failure_mode_deny_percent: fraction(&node, "failure_mode_deny_percent")?,
+        status_on_error: status_on_error(&node)?,
+        request_type: request_type(&node)?,
+        filter_enabled: fraction(&node, "filter_enabled")?.unwrap_or(Fraction::ALL),
+        filter_enforced: fraction(&node, "filter_enforced")?.unwrap_or(Fraction::ALL),
         overload_mode: match variant(&node, "overload_mode", &["deny", "allow"])? {
             Some("allow") => UndecidedMode::Allow,
             _ => UndecidedMode::Deny,
@@ -61,7 +78,7 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
             Some("draft03") => HeaderStyle::Draft03,
             _ => HeaderStyle::Ietf,
         },
-        denied: denied(&node.at("denied"))?,
+        denied: denied(&node)?,
         lease_slots: lease_slots(&node.at("leases"))?,
         rate_limits: rate_limits(&node, &mut interner)?,
         parameters: interner.parameters(),
@@ -96,15 +113,22 @@ fn variant(
     }
 }
 
-fn denied(node: &Node<'_>) -> Result<DeniedReply, ConfigError> {
+fn denied(filter: &Node<'_>) -> Result<DeniedReply, ConfigError> {
+    let node = filter.at("denied");
     if !node.is_absent() {
         node.object("an object with `status` or `body`", &["status", "body"], &[])?;
     }
-    let status = number_or(node, "status", 429, 400, 599)?;
+    let status = number_or(&node, "status", 429, 400, 599)?;
     let body = node.field("body");
     let body = body.map_or(Ok("rate limit exceeded"), |body| body.text())?;
     // A gRPC client gets the body as its status message, in which a newline reads `%0A`.
-    Ok(DeniedReply { status, body: body.trim_end_matches(['\r', '\n']).to_owned() })
+    Ok(DeniedReply {
+        status,
+        body: body.trim_end_matches(['\r', '\n']).to_owned(),
+        is_resource_exhausted: filter.flag("rate_limited_as_resource_exhausted", false)?,
+        is_marked: !filter.flag("disable_x_envoy_ratelimited_header", false)?,
+        added: added_headers(filter)?,
+    })
 }
 
 fn lease_slots(node: &Node<'_>) -> Result<u32, ConfigError> {

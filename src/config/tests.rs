@@ -1,6 +1,7 @@
 //! Accepted and refused configurations, as Envoy passes them.
 
 mod bounds;
+mod filter_options;
 mod hostile;
 mod mistakes;
 
@@ -75,7 +76,7 @@ fn a_full_configuration_is_read() {
     assert_eq!(config.overload_mode, UndecidedMode::Allow);
     assert_eq!(config.headers, HeaderStyle::Draft03);
     // Without the final newlines, which a gRPC client would see as `%0A`.
-    assert_eq!(config.denied, DeniedReply { status: 503, body: "later".into() });
+    assert_eq!((config.denied.status, config.denied.body.as_str()), (503, "later"));
     assert_eq!(config.lease_slots, 100);
     let enforcement: Vec<_> = config.rate_limits.iter().map(|limit| limit.enforcement).collect();
     use Enforcement::{Enforced, Shadow};

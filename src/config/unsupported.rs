@@ -8,18 +8,14 @@ use super::tree::Tree;
 /// A field, and the message about it.
 pub(super) type Unsupported = (&'static str, &'static str);
 
-pub(super) const OF_THE_FILTER: [Unsupported; 11] = [
+pub(super) const OF_THE_FILTER: [Unsupported; 7] = [
     ("stage", "a filter uses all of its `rate_limits`"),
-    ("request_type", "internal and external requests cannot be distinguished"),
     ("timeout", "use `sidecar.timeout_ms`, in milliseconds"),
     ("failure_mode_deny", "use `failure_mode`: \"allow\" or \"deny\""),
     ("rate_limit_service", "use `sidecar.cluster`"),
     ("enable_x_ratelimit_headers", "use `headers`: \"draft03\" or \"off\""),
-    ("disable_x_envoy_ratelimited_header", "the header is always sent"),
     ("rate_limited_status", "use `denied.status`"),
-    ("status_on_error", "the status is always 500"),
     ("stat_prefix", "the names of the filter's stats are fixed"),
-    ("filter_enforced", "limits cannot apply to a share of requests; see `shadow`"),
 ];
 
 pub(super) const OF_A_RATE_LIMIT: [Unsupported; 5] = [

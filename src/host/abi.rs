@@ -23,9 +23,9 @@
 // For imports and the names of exports.
 #![allow(unsafe_code)]
 
-use super::LogLevel;
 pub(crate) use super::value_buffer::Status;
 use super::value_buffer::{self, receive};
+use super::{LogLevel, Reply};
 
 /// Envoy's buffers that the filter reads.
 #[derive(Debug, Clone, Copy)]
@@ -316,24 +316,21 @@ pub(crate) fn cancel_grpc_call(token: u32) -> Result<(), Status> {
 }
 
 /// Sends a local reply to the request of the effective context, with `headers` encoded by
-/// [`pairs`]. `details` is the reason in the access log.
-pub(crate) fn send_local_response(
-    status: u32,
-    details: &str,
-    body: &[u8],
-    headers: &[u8],
-) -> Result<(), Status> {
+/// [`pairs`].
+pub(crate) fn send_local_response(reply: &Reply, headers: &[u8]) -> Result<(), Status> {
+    let (details, body) = (&reply.details, &reply.body);
+    let grpc_status = reply.grpc_status.and_then(|status| i32::try_from(status).ok());
     // SAFETY: Envoy reads details, body and headers, which live until it returns.
     unsafe {
         proxy_send_local_response(
-            status,
+            reply.status,
             details.as_ptr(),
             details.len(),
             body.as_ptr(),
             body.len(),
             headers.as_ptr(),
             headers.len(),
-            GRPC_STATUS_UNSET,
+            grpc_status.unwrap_or(GRPC_STATUS_UNSET),
         )
     }
     .ok()

@@ -117,10 +117,10 @@ impl Host for Envoy {
 
     fn reply(&self, stream: StreamId, reply: &Reply) {
         if act_on(stream.0) {
-            let headers = reply.headers.iter().map(|(name, value)| (*name, value.as_str()));
-            let headers = abi::pairs(headers);
-            let body = reply.body.as_bytes();
-            let _ = abi::send_local_response(reply.status, &reply.details, body, &headers);
+            let own = reply.headers.iter().map(|(name, value)| (*name, value.as_str()));
+            let added = reply.added.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            let headers: Vec<(&str, &str)> = own.chain(added).collect();
+            let _ = abi::send_local_response(reply, &abi::pairs(headers.iter().copied()));
         }
     }
 

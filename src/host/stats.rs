@@ -53,7 +53,7 @@ metrics! {
         OverloadAllowed = "overload_allowed",
         /// Requests denied because of overload.
         OverloadDenied = "overload_denied",
-        /// Requests that only shadow mode kept from being denied.
+        /// Requests that only shadow mode or `filter_enforced` kept from being denied.
         ShadowDenied = "shadow_denied",
         /// Requests that local state could not decide.
         LeaseMisses = "lease_misses",

@@ -126,15 +126,22 @@ impl std::fmt::Display for CallError {
 /// sidecar answers. (A stopped process that holds a counter is a `Failure` too, but clients cannot
 /// cause that.)
 #[must_use]
-pub(crate) fn undecided(config: &Config, why: Undecided) -> Option<Reply> {
+pub(crate) fn undecided(
+    config: &Config,
+    why: Undecided,
+    random: impl FnOnce() -> u64,
+) -> Option<Reply> {
     match why {
-        Undecided::Failure if config.failure_mode == UndecidedMode::Deny => {
-            Some(replies::unavailable())
+        Undecided::Failure => {
+            let denies = match config.failure_mode_deny_percent {
+                Some(share) => share.includes(random),
+                None => config.failure_mode == UndecidedMode::Deny,
+            };
+            denies.then(|| replies::unavailable(config.status_on_error))
         }
-        Undecided::Overload if config.overload_mode == UndecidedMode::Deny => {
-            Some(replies::overloaded())
+        Undecided::Overload => {
+            (config.overload_mode == UndecidedMode::Deny).then(replies::overloaded)
         }
-        Undecided::Failure | Undecided::Overload => None,
     }
 }
 

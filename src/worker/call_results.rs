@@ -88,7 +88,7 @@ impl<H: Host> Worker<H> {
         limits: Vec<LimitStatus>,
         now: Timestamp,
     ) {
-        if verdict == Verdict::Deny {
+        if verdict == Verdict::Deny && self.enforces_denial(requester) {
             let reply = replies::denial(&self.config, &limits, now);
             return self.deliver_counted(requester, Outcome::Deny(reply));
         }
@@ -120,15 +120,15 @@ impl<H: Host> Worker<H> {
                 continue;
             }
             match self.decide(&waiter.descriptors, Attempt::Repeated, now) {
-                LocalDecision::Allow => {
-                    let kept = self.allowed_state(&waiter.descriptors);
-                    self.deliver_counted(waiter.requester, Outcome::Allow(kept));
-                }
-                LocalDecision::Deny => {
+                LocalDecision::Ask => undecided.push_back(waiter),
+                LocalDecision::Deny if self.enforces_denial(waiter.requester) => {
                     let reply = self.denial(&waiter.descriptors, now);
                     self.deliver_counted(waiter.requester, Outcome::Deny(reply));
                 }
-                LocalDecision::Ask => undecided.push_back(waiter),
+                LocalDecision::Allow | LocalDecision::Deny => {
+                    let kept = self.allowed_state(&waiter.descriptors);
+                    self.deliver_counted(waiter.requester, Outcome::Allow(kept));
+                }
             }
         }
         undecided.make_contiguous().sort_by_key(|waiter| waiter.deadline);

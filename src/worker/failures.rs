@@ -5,7 +5,7 @@
 //! seconds.
 
 use super::{Outcome, Worker};
-use crate::config::UndecidedMode;
+use crate::config::{Fraction, UndecidedMode};
 use crate::host::stats::Counter;
 use crate::host::{Host, LogLevel};
 use crate::worker::call_error::{self, CallError, Undecided};
@@ -43,7 +43,7 @@ impl<H: Host> Worker<H> {
             Undecided::Failure => (Counter::FailureAllowed, Counter::FailureDenied),
             Undecided::Overload => (Counter::OverloadAllowed, Counter::OverloadDenied),
         };
-        match call_error::undecided(&self.config, why) {
+        match call_error::undecided(&self.config, why, || self.host.random()) {
             None => {
                 self.stats.count(allowed);
                 Outcome::Allow(None)
@@ -129,9 +129,16 @@ impl<H: Host> Worker<H> {
     }
 
     fn log_cause(&self, cause: &str, why: Undecided) {
-        let (name, mode, status) = match why {
-            Undecided::Failure => ("failure_mode", self.config.failure_mode, 500),
-            Undecided::Overload => ("overload_mode", self.config.overload_mode, 503),
+        let error = self.config.status_on_error;
+        let (name, mode, status) = match (why, self.config.failure_mode_deny_percent) {
+            (Undecided::Failure, Some(Fraction { numerator, denominator })) => {
+                return self.log(&format!(
+                    "{cause}; {numerator} of {denominator} such requests get {error}, the others \
+                     pass unlimited (failure_mode_deny_percent)"
+                ));
+            }
+            (Undecided::Failure, None) => ("failure_mode", self.config.failure_mode, error),
+            (Undecided::Overload, _) => ("overload_mode", self.config.overload_mode, 503),
         };
         self.log(&match mode {
             UndecidedMode::Allow => {

@@ -3,12 +3,15 @@
 //! The header formats are those of `tidegate_wire::headers`, which the sidecar uses too, and
 //! `Retry-After` of RFC 9110.
 
-use crate::config::{Config, HeaderStyle};
+use crate::config::{AddedHeader, AppendAction, Config, HeaderStyle};
 use crate::host::{Header, Reply};
 use crate::leases::limit_info::LimitInfo;
 use std::borrow::Cow;
 use tidegate_core::{Timestamp, Verdict};
 use tidegate_wire::headers::{self, Policy};
+
+/// gRPC's status RESOURCE_EXHAUSTED.
+const RESOURCE_EXHAUSTED: u32 = 8;
 
 /// One limit, as a client sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,27 +69,56 @@ pub(super) fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
     // The longest wait of all denying limits: before it, at least one of them still denies.
     let longest = denying.max_by_key(|policy| policy.reset_secs);
     let retry_after = longest.map_or(0, |policy| policy.reset_secs).max(1);
-    let mut headers = vec![
-        ("retry-after", retry_after.to_string()),
+    let mut headers = vec![("retry-after", retry_after.to_string())];
+    if config.denied.is_marked {
         // Keeps Envoy and the client from retrying this as an upstream failure.
-        ("x-envoy-ratelimited", "true".to_owned()),
-        ("content-type", "text/plain".to_owned()),
-    ];
+        headers.push(("x-envoy-ratelimited", "true".to_owned()));
+    }
+    headers.push(("content-type", "text/plain".to_owned()));
     headers.extend(limit_headers(config.headers, policies));
+    let added = add_headers(&config.denied.added, &mut headers);
     Reply {
         status: config.denied.status,
         headers,
+        added,
         body: config.denied.body.clone(),
+        grpc_status: config.denied.is_resource_exhausted.then_some(RESOURCE_EXHAUSTED),
         details: denial_details(longest),
     }
 }
 
+/// The configured headers that are added to a denial, in Envoy's order: first those that overwrite,
+/// whose predecessors are removed from `own`. As in Envoy, only the filter's own headers count as
+/// existing.
+fn add_headers(configured: &[AddedHeader], own: &mut Vec<Header>) -> Vec<(String, String)> {
+    let (mut overwriting, mut appended) = (Vec::<(String, String)>::new(), Vec::new());
+    for AddedHeader { name, value, action } in configured {
+        let exists = own.iter().any(|(known, _)| known == name);
+        let header = (name.clone(), value.clone());
+        match action {
+            AppendAction::AppendOrAdd => appended.push(header),
+            AppendAction::AddIfAbsent if !exists => appended.push(header),
+            AppendAction::OverwriteIfExists if !exists => {}
+            AppendAction::AddIfAbsent => {}
+            AppendAction::OverwriteOrAdd | AppendAction::OverwriteIfExists => {
+                overwriting.retain(|(known, _)| known != name);
+                overwriting.push(header);
+            }
+        }
+    }
+    own.retain(|(known, _)| overwriting.iter().all(|(name, _)| known != name));
+    overwriting.extend(appended);
+    overwriting
+}
+
 /// The reply to a request that the sidecar did not decide, if `failure_mode` is deny.
-pub(super) fn unavailable() -> Reply {
+pub(super) fn unavailable(status: u32) -> Reply {
     Reply {
-        status: 500,
+        status,
         headers: vec![("content-type", "text/plain".to_owned())],
+        added: Vec::new(),
         body: "rate limiter unavailable".to_owned(),
+        grpc_status: None,
         details: "tidegate_error".into(),
     }
 }
@@ -101,7 +133,9 @@ pub(super) fn overloaded() -> Reply {
             ("x-envoy-overloaded", "true".to_owned()),
             ("content-type", "text/plain".to_owned()),
         ],
+        added: Vec::new(),
         body: "rate limiter overloaded".to_owned(),
+        grpc_status: None,
         details: "tidegate_overload".into(),
     }
 }
@@ -203,8 +237,60 @@ mod tests {
             let wait = wait.map(|policy| policy.reset_secs).max().unwrap_or(1);
             assert_eq!(reply.headers[0], ("retry-after", wait.to_string()));
         }
-        assert_eq!(unavailable().details, "tidegate_error");
+        assert_eq!(unavailable(500).details, "tidegate_error");
         assert_eq!(overloaded().details, "tidegate_overload");
+    }
+
+    #[test]
+    fn configured_headers_join_or_replace_those_of_a_denial() {
+        use AppendAction::{AddIfAbsent, AppendOrAdd, OverwriteIfExists, OverwriteOrAdd};
+        // The action, the header, and all that a denial has of that name.
+        let table: [(AppendAction, &str, &[&str]); 10] = [
+            (AppendOrAdd, "retry-after", &["1", "new"]),
+            (AppendOrAdd, "x-other", &["new"]),
+            (AddIfAbsent, "retry-after", &["1"]),
+            (AddIfAbsent, "x-other", &["new"]),
+            (OverwriteOrAdd, "content-type", &["new"]),
+            (OverwriteOrAdd, "x-other", &["new"]),
+            (OverwriteIfExists, "content-type", &["new"]),
+            (OverwriteIfExists, "x-other", &[]),
+            // What is configured before it does not count, as in Envoy.
+            (AddIfAbsent, "x-first", &["first", "new"]),
+            (OverwriteOrAdd, "x-first", &["new", "first"]),
+        ];
+        for (action, name, expected) in table {
+            let mut config = config();
+            let first = AddedHeader {
+                name: "x-first".to_owned(),
+                value: "first".to_owned(),
+                action: AppendOrAdd,
+            };
+            let header = AddedHeader { name: name.to_owned(), value: "new".to_owned(), action };
+            config.denied.added = vec![first, header];
+            let reply = denied(&config, &[]);
+            let own = reply.headers.iter().map(|(name, value)| (*name, value.as_str()));
+            let added = reply.added.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            let values: Vec<&str> = own
+                .chain(added)
+                .filter(|(known, _)| *known == name)
+                .map(|(_, value)| value)
+                .collect();
+            assert_eq!(values, expected, "{action:?} of {name}");
+        }
+    }
+
+    #[test]
+    fn a_denial_is_marked_and_has_a_grpc_status_as_configured() {
+        let mut config = config();
+        let of = |config: &Config| {
+            let reply = denied(config, &[]);
+            let marked = reply.headers.iter().any(|(name, _)| *name == "x-envoy-ratelimited");
+            (marked, reply.grpc_status)
+        };
+        assert_eq!(of(&config), (true, None));
+        (config.denied.is_marked, config.denied.is_resource_exhausted) = (false, true);
+        assert_eq!(of(&config), (false, Some(8)));
+        assert_eq!([unavailable(503).status, overloaded().status], [503, 503]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod authority;
 mod counters;
 mod failures;
+mod filter_options;
 mod load;
 mod returns;
 mod schedules;

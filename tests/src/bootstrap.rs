@@ -95,6 +95,9 @@ pub fn route(prefix: &str, name: &str, metadata: &Value) -> Value {
     })
 }
 
+/// Requests from this network (of 8 bits) are internal ones to Envoy.
+pub const INTERNAL_NETWORK: &str = "10.0.0.0";
+
 /// A cluster without any host.
 pub const NO_HOSTS: &str = "no-hosts";
 
@@ -196,6 +199,9 @@ fn http_connection_manager(setup: &Setup<'_>) -> anyhow::Result<Value> {
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
             "stat_prefix": "main",
+            "internal_address_config": {
+                "cidr_ranges": [{"address_prefix": INTERNAL_NETWORK, "prefix_len": 8}],
+            },
             "route_config": {"virtual_hosts": [all]},
             "http_filters": filters,
         },

@@ -111,7 +111,7 @@ pub(super) fn literal<'a>(node: &Node<'a>) -> Result<&'a str, ConfigError> {
 }
 
 /// Whether it contains a command: `%NAME%` or `%NAME(...)%`. A percent sign alone is none.
-fn has_command(mut value: &[u8]) -> bool {
+pub(super) fn has_command(mut value: &[u8]) -> bool {
     while let Some((byte, rest)) = value.split_first() {
         value = rest;
         let is_of_names =

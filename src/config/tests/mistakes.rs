@@ -25,7 +25,10 @@ fn of_the_document() {
             r#""sidecar""#,
             r#""sidecars""#,
             "sidecars: unknown field `sidecars`, expected one of `domain`, `sidecar`, \
-             `failure_mode`, `overload_mode`, `rate_limits`, `shadow`, `headers`, `denied`, `leases`",
+             `failure_mode`, `overload_mode`, `rate_limits`, `shadow`, `headers`, `denied`, `leases`, \
+             `request_type`, `filter_enabled`, `filter_enforced`, `failure_mode_deny_percent`, \
+             `status_on_error`, `rate_limited_as_resource_exhausted`, `response_headers_to_add`, \
+             `disable_x_envoy_ratelimited_header`",
         ),
         (r#""tidegate""#, r#""""#, "sidecar.cluster: must not be empty"),
         (
@@ -99,16 +102,12 @@ fn of_the_document() {
 fn of_envoys_own_fields() {
     let fields = [
         ("stage", "3"),
-        ("request_type", "\"internal\""),
         ("timeout", "\"0.02s\""),
         ("failure_mode_deny", "true"),
         ("rate_limit_service", "{}"),
         ("enable_x_ratelimit_headers", "1"),
-        ("disable_x_envoy_ratelimited_header", "true"),
         ("rate_limited_status", "{\"code\": 503}"),
-        ("status_on_error", "{}"),
         ("stat_prefix", "\"a\""),
-        ("filter_enforced", "{}"),
     ];
     for (field, value) in fields {
         let json = FULL.replacen('{', &format!("{{\"{field}\": {value},"), 1);

@@ -2,7 +2,7 @@
 //! itself.
 
 use crate::config::encoded::encoded;
-use crate::config::{Config, DeniedReply, HeaderStyle, UndecidedMode};
+use crate::config::{Config, HeaderStyle, UndecidedMode};
 use crate::host::stats::MetricKind;
 use crate::host::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
 use crate::host::{Header, Reply};
@@ -325,7 +325,6 @@ fn config() -> Config {
         failure_mode: UndecidedMode::Deny,
         timeout: Duration::from_millis(TIMEOUT_MS),
         headers: HeaderStyle::Off,
-        denied: DeniedReply { status: 429, body: String::new() },
         lease_slots: 64,
         ..Config::from_envoy(
             br#"{"domain": "d", "sidecar": {"cluster": "c"},

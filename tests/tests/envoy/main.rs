@@ -1,6 +1,7 @@
 //! The built filter, and Envoy's own, in a real Envoy with a real sidecar behind it.
 
 mod filter;
+mod filter_options;
 mod lease_faults;
 mod leases;
 mod native_filter;

@@ -228,6 +228,25 @@ fn nodes_are_made_found_changed_and_forgotten() {
 }
 
 #[test]
+fn windows_may_begin_and_be_used_last_at_any_time_up_to_now() {
+    let fixture = engine(RULES);
+    let (engine, login) = (&fixture.engine, node("login", 1));
+    wait(engine.create_node(&login, &[], at(0), windows_seen)).unwrap();
+    let changed = |start: Option<u64>, last: Option<u64>| {
+        let (start, last) = (start.map(at), last.map(at));
+        let change = Change { name: "period", count: Some(2), start, last };
+        let seen = wait(engine.change_node(&login, &[change], at(100), windows_seen)).unwrap();
+        seen[0].clone()
+    };
+    let expected = |start, last| ("period".to_owned(), 2, Some((start, last)));
+    assert_eq!(changed(None, Some(100)), expected(0, 100));
+    assert_eq!(changed(Some(40), None), expected(40, 100), "the last use stays if it is in it");
+    assert_eq!(changed(None, Some(40)), expected(40, 40));
+    assert_eq!(changed(Some(60), None), expected(60, 60), "a last use before the start is none");
+    assert_eq!(changed(Some(100), None), expected(100, 100));
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let fixture = engine(RULES);
     let (engine, login) = (&fixture.engine, node("login", 1));

@@ -161,3 +161,48 @@ impl Findings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flaw_is_described_by_its_place_and_its_kind() {
+        let flaw = |kind, key_node, slot| Flaw {
+            kind,
+            file: PathBuf::from("/m/nodes"),
+            offset: 4096,
+            key_node,
+            slot,
+            key: None,
+        };
+        let table = [
+            (
+                flaw(FlawKind::Torn, Some(3), Some(1)),
+                "/m/nodes: byte 4096 (key-node 3, slot 1): torn: the check of the node does not match \
+                 its words",
+            ),
+            (
+                flaw(FlawKind::Lock, Some(3), None),
+                "/m/nodes: byte 4096 (key-node 3): lock: the key-node is locked, but no process \
+                 holds the lock",
+            ),
+            (
+                flaw(FlawKind::WriterSlot, None, None),
+                "/m/nodes: byte 4096: writer: the writer slot belongs to a process that cannot exist",
+            ),
+        ];
+        for (flaw, expected) in table {
+            assert_eq!(flaw.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn each_kind_of_flaw_has_a_name_and_a_meaning_of_its_own() {
+        let names: std::collections::BTreeSet<_> = FlawKind::ALL.map(FlawKind::name).into();
+        let meanings: std::collections::BTreeSet<_> = FlawKind::ALL.map(FlawKind::meaning).into();
+        assert_eq!((names.len(), meanings.len()), (FlawKind::ALL.len(), FlawKind::ALL.len()));
+        let words = ["torn", "foreign", "duplicate", "unreachable", "late", "lock", "writer"];
+        assert_eq!(FlawKind::ALL.map(FlawKind::name), words);
+    }
+}

@@ -195,11 +195,13 @@ mod tests {
         let class = memory.class(Class::Narrow).unwrap();
         let mut image = vec![0; class.layout.key_node_words];
         copy(class.key_node(1), &mut image);
-        image[CHECKSUM + 1] = 0x77;
+        // Of the head, only what has a meaning in memory.
+        (image[CHECKSUM], image[CHECKSUM + 1]) = (0x55, 0x77);
         for is_newest in [true, false] {
             restore_copy(class, 1, &image, (1, is_newest));
             let (key_node, state) = (class.key_node(1), class.copy_state(1));
             let state = CopyState::from_word(get(state));
+            assert_eq!(get(&key_node.words()[CHECKSUM]), 0);
             assert_eq!(get(&key_node.words()[CHECKSUM + 1]), 0x77);
             assert_eq!((state.position, state.next_position()), (Some(1), 0));
             assert_eq!(state.changes == key_node.changes(), is_newest);

@@ -84,7 +84,7 @@ mod tests {
             assert!(LivenessLocks::File(own.clone()).try_acquire(process).unwrap().is_none());
         }
         byte_lock::unlock(&other, CONTROL_BYTES);
-        let claim = LivenessLocks::File(own.clone()).try_acquire(0).unwrap();
+        let claim = LivenessLocks::File(own).try_acquire(0).unwrap();
         assert!(claim.is_some() && is_alive(&other, 0));
         drop(claim);
         assert!(!is_alive(&other, 0));
