@@ -1,7 +1,7 @@
 //! Parses the bytes of a configuration into a tree of values: a JSON object without duplicate keys,
 //! or a protobuf Struct.
 
-use super::tree::Tree;
+use super::tree::{Tree, field_name};
 use super::{ConfigError, structured};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
@@ -89,7 +89,7 @@ impl<'de> Visitor<'de> for Strict {
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Tree, A::Error> {
         let mut object: Vec<(String, Tree)> = Vec::new();
-        while let Some(key) = fields.next_key::<String>()? {
+        while let Some(key) = fields.next_key::<String>()?.map(field_name) {
             if object.iter().any(|(known, _)| *known == key) {
                 return Err(A::Error::custom(format!("duplicate key `{key}`")));
             }

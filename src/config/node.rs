@@ -175,7 +175,8 @@ impl<'a> Node<'a> {
             [one, other] => format!("expected `{one}` or `{other}`"),
             many => format!("expected one of {}", listed(many)),
         };
-        self.error(&format!("unknown {kind} `{name}`, {expected}"))
+        let meant = meant(name, known).map(|known| format!(" (did you mean `{known}`?)"));
+        self.error(&format!("unknown {kind} `{name}`{}, {expected}", meant.unwrap_or_default()))
     }
 
     fn path(&self) -> String {
@@ -192,6 +193,19 @@ impl<'a> Node<'a> {
         }
         path
     }
+}
+
+/// The one of the known names that is probably meant.
+#[cold]
+fn meant<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    // Longer names are no slips.
+    const NAME_BYTES_MAX: usize = 64;
+    if name.len() > NAME_BYTES_MAX {
+        return None;
+    }
+    let slips_max = if name.len() < 5 { 1 } else { 2 };
+    let near = known.iter().map(|known| (strsim::levenshtein(name, known), *known));
+    near.filter(|(slips, _)| *slips <= slips_max).min().map(|(_, known)| known)
 }
 
 /// Names as messages list them.

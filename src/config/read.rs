@@ -27,7 +27,10 @@ const SLOTS_DEFAULT: u32 = 8_192;
 /// At about 450 bytes a slot, 30 MB of Envoy's memory.
 const SLOTS_MAX: u64 = 65_536;
 
-const FIELDS: [&str; 17] = [
+/// As in Envoy.
+const STAGE_MAX: u64 = 10;
+
+const FIELDS: [&str; 18] = [
     "domain",
     "sidecar",
     "failure_mode",
@@ -37,6 +40,7 @@ const FIELDS: [&str; 17] = [
     "headers",
     "denied",
     "leases",
+    "stage",
     "request_type",
     "filter_enabled",
     "filter_enforced",
@@ -144,15 +148,26 @@ fn enforcement(node: &Node<'_>) -> Result<Enforcement, ConfigError> {
     Ok(if shadow { Enforcement::Shadow } else { Enforcement::Enforced })
 }
 
+/// The entries of the filter's stage. Those of other stages are validated, too.
 fn rate_limits(node: &Node<'_>, interner: &mut Interner) -> Result<Vec<RateLimit>, ConfigError> {
-    let of_the_filter = enforcement(node)?;
+    let (of_the_filter, stage) = (enforcement(node)?, stage(node)?);
     let mut valid = Vec::new();
     for item in &items_up_to(&node.required("rate_limits")?, tidegate_wire::DESCRIPTORS_MAX)? {
         let mut rate_limit = rate_limit::rate_limit(item, interner)?;
         if of_the_filter == Enforcement::Shadow {
             rate_limit.enforcement = Enforcement::Shadow;
         }
-        valid.push(rate_limit);
+        if self::stage(item)? == stage {
+            valid.push(rate_limit);
+        }
+    }
+    if valid.is_empty() {
+        return Err(node.at("rate_limits").error(&format!("no entry has the stage {stage}")));
     }
     Ok(valid)
+}
+
+/// The stage of the filter or of an entry.
+fn stage(node: &Node<'_>) -> Result<u32, ConfigError> {
+    number_or(node, "stage", 0, 0, STAGE_MAX)
 }

@@ -3,7 +3,7 @@
 //! By hand: a Struct has three messages with six fields, and generated code with its maps would be
 //! as large as all other code that reads the configuration.
 
-use super::tree::Tree;
+use super::tree::{Tree, field_name};
 
 /// The deepest nesting of messages, as in other protobuf decoders. A value in a Struct in a value
 /// is three deep.
@@ -38,7 +38,7 @@ fn entry_of(mut bytes: &[u8], depth: u32) -> Option<(String, Tree)> {
     let mut entry = (String::new(), Tree::Null);
     while !bytes.is_empty() {
         match field(&mut bytes)? {
-            (1, Field::Bytes(key)) => entry.0 = text(key)?,
+            (1, Field::Bytes(key)) => entry.0 = field_name(text(key)?),
             (2, Field::Bytes(value)) => entry.1 = tree(value, depth)?,
             _ => {}
         }

@@ -241,12 +241,16 @@ fn the_examples_of_the_reference_are_valid() {
         .skip(1)
         .filter_map(|rest| rest.split_once("```").map(|(block, _)| block))
         .collect();
-    assert_eq!(blocks.len(), 4);
+    assert_eq!(blocks.len(), 5);
     for block in blocks {
         let json = if block.contains("\"domain\"") {
             block.to_owned()
-        } else {
+        } else if block.contains("\"actions\"") {
             format!(r#"{{"domain":"d","sidecar":{{"cluster":"c"}},"rate_limits":[{block}]}}"#)
+        } else {
+            let fields = block.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+            let fields = fields.unwrap();
+            FULL.replacen('{', &format!("{{{fields},"), 1)
         };
         assert_eq!(read(&json).err(), None, "for {block}");
     }

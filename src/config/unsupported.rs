@@ -8,8 +8,7 @@ use super::tree::Tree;
 /// A field, and the message about it.
 pub(super) type Unsupported = (&'static str, &'static str);
 
-pub(super) const OF_THE_FILTER: [Unsupported; 7] = [
-    ("stage", "a filter uses all of its `rate_limits`"),
+pub(super) const OF_THE_FILTER: [Unsupported; 6] = [
     ("timeout", "use `sidecar.timeout_ms`, in milliseconds"),
     ("failure_mode_deny", "use `failure_mode`: \"allow\" or \"deny\""),
     ("rate_limit_service", "use `sidecar.cluster`"),
@@ -18,18 +17,14 @@ pub(super) const OF_THE_FILTER: [Unsupported; 7] = [
     ("stat_prefix", "the names of the filter's stats are fixed"),
 ];
 
-pub(super) const OF_A_RATE_LIMIT: [Unsupported; 5] = [
-    ("stage", "only stage 0 is supported: a filter uses all of its `rate_limits`"),
-    ("disable_key", "a Wasm filter cannot read Envoy's runtime"),
+pub(super) const OF_A_RATE_LIMIT: [Unsupported; 3] = [
     ("limit", "requests cannot override the sidecar's limits"),
     ("apply_on_stream_done", "hits count when a request arrives, not when it ends"),
     ("x_ratelimit_option", "use `headers`, for the whole filter"),
 ];
 
-pub(super) const OF_AN_ACTION: [Unsupported; 2] = [
-    ("dynamic_metadata", "it is deprecated in Envoy; use `metadata` with source DYNAMIC"),
-    ("extension", "a Wasm filter cannot call Envoy's descriptor extensions"),
-];
+pub(super) const OF_AN_ACTION: [Unsupported; 1] =
+    [("extension", "a Wasm filter cannot call Envoy's descriptor extensions")];
 
 pub(super) const OF_HITS: [Unsupported; 1] =
     [("is_negative_hits", "a filter cannot refund; call the sidecar")];

@@ -2,7 +2,7 @@
 
 use super::checks::{empty, header_name, literal, not_empty, number_or, some_items, when_absent};
 use super::matcher::{address_matcher, header_matcher, query_matcher, sense};
-use super::metadata::metadata;
+use super::metadata::{FIELDS, FIELDS_DYNAMIC, metadata};
 use crate::config::ConfigError;
 use crate::config::encoded::Encoded;
 use crate::config::interner::Interner;
@@ -10,7 +10,7 @@ use crate::config::node::Node;
 use crate::config::rate_limit::{Action, WhenAbsent};
 use crate::config::unsupported::OF_AN_ACTION;
 
-const ACTIONS: [&str; 11] = [
+const ACTIONS: [&str; 12] = [
     "request_headers",
     "query_parameters",
     "remote_address",
@@ -20,6 +20,7 @@ const ACTIONS: [&str; 11] = [
     "header_value_match",
     "query_parameter_value_match",
     "metadata",
+    "dynamic_metadata",
     "source_cluster",
     "destination_cluster",
 ];
@@ -42,7 +43,8 @@ pub(super) fn action(node: &Node<'_>, interner: &mut Interner) -> Result<Action,
             Ok(Action::Constant(constant(&of, "generic_key")?))
         }
         "header_value_match" | "query_parameter_value_match" => value_match(name, &of, interner),
-        "metadata" => metadata(&of, interner),
+        "metadata" => metadata(&of, &FIELDS, interner),
+        "dynamic_metadata" => metadata(&of, &FIELDS[..FIELDS_DYNAMIC], interner),
         "source_cluster" => property(&of, name, interner, &["xds", "node", "cluster"]),
         _ => property(&of, name, interner, &["xds", "cluster_name"]),
     }

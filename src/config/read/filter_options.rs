@@ -12,6 +12,7 @@ const HEADER_VALUE_BYTES_MAX: usize = 16_384;
 
 /// A `RuntimeFractionalPercent`. A Wasm filter cannot read Envoy's runtime, so a `runtime_key` has
 /// no effect.
+#[inline(never)]
 pub(super) fn fraction(node: &Node<'_>, name: &str) -> Result<Option<Fraction>, ConfigError> {
     let Some(field) = node.field(name) else { return Ok(None) };
     field.object("an object with `default_value`", &["default_value", "runtime_key"], &[])?;

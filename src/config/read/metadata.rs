@@ -15,9 +15,17 @@ const DYNAMIC: &Root = &["metadata", "filter_metadata"];
 pub(super) const ROUTE_ENTRY: &Root = &["xds", "route_metadata", "filter_metadata"];
 const CLUSTER_ENTRY: &Root = &["xds", "cluster_metadata", "filter_metadata"];
 
-pub(super) fn metadata(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
-    let fields = ["descriptor_key", "metadata_key", "default_value", "source", "skip_if_absent"];
-    node.object("an object with `descriptor_key` and `metadata_key`", &fields, &[])?;
+/// The fields of the action. Its deprecated form, `dynamic_metadata`, has the first three.
+pub(super) const FIELDS: [&str; 5] =
+    ["descriptor_key", "metadata_key", "default_value", "source", "skip_if_absent"];
+pub(super) const FIELDS_DYNAMIC: usize = 3;
+
+pub(super) fn metadata(
+    node: &Node<'_>,
+    fields: &[&str],
+    interner: &mut Interner,
+) -> Result<Action, ConfigError> {
+    node.object("an object with `descriptor_key` and `metadata_key`", fields, &[])?;
     let key = not_empty(&node.required("descriptor_key")?)?;
     let root = match node.field("source") {
         Some(source) => root(&source)?,

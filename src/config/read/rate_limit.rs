@@ -14,8 +14,13 @@ pub(super) fn rate_limit(
     node: &Node<'_>,
     interner: &mut Interner,
 ) -> Result<RateLimit, ConfigError> {
-    let fields = ["actions", "hits_addend", "routes", "route_metadata", "shadow"];
+    let fields =
+        ["actions", "hits_addend", "routes", "route_metadata", "shadow", "stage", "disable_key"];
     node.object("an object with `actions`", &fields, &OF_A_RATE_LIMIT)?;
+    // Of Envoy's runtime, which a Wasm filter cannot read. Without a value there, it has no effect.
+    if let Some(key) = node.field("disable_key") {
+        key.text()?;
+    }
     let conditions = conditions(node, interner)?;
     let hits = match node.field("hits_addend") {
         Some(hits) => hits_addend(&hits, interner)?,

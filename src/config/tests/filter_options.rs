@@ -98,6 +98,87 @@ fn replies_are_as_configured() {
     assert_eq!(config.denied.added, expected.map(header));
 }
 
+/// Several filters may share one list of entries, as several of Envoy's own do.
+#[test]
+fn a_filter_has_the_entries_of_its_stage() {
+    let entries = |stage| {
+        let json = format!(
+            r#"{{"domain": "d", "sidecar": {{"cluster": "c"}}, "stage": {stage}, "rate_limits": [
+                {{"actions": [{{"remote_address": {{}}}}]}},
+                {{"stage": 2, "actions": [{{"source_cluster": {{}}}}, {{"remote_address": {{}}}}]}},
+                {{"stage": 0, "disable_key": "k", "actions": [{{"source_cluster": {{}}}}]}}
+            ]}}"#
+        );
+        let config = read(&json).map_err(|error| error.to_string())?;
+        Ok(config.rate_limits.iter().map(|limit| limit.actions.len()).collect::<Vec<_>>())
+    };
+    assert_eq!(entries(0), Ok(vec![1, 1]));
+    assert_eq!(entries(2), Ok(vec![2]));
+    let message = "plugin configuration: rate_limits: no entry has the stage 3".to_owned();
+    assert_eq!(entries(3), Err(message));
+}
+
+#[test]
+fn the_deprecated_action_is_the_one_that_replaces_it() {
+    let with_action = |action: &str| {
+        let replaced = format!(r#"{{{action}}}"#);
+        read(&FULL.replacen(r#"{"remote_address": {}}"#, &replaced, 1)).unwrap().rate_limits
+    };
+    let of = r#""descriptor_key": "user", "default_value": "none",
+        "metadata_key": {"key": "ns", "path": [{"key": "a"}]}"#;
+    let deprecated = with_action(&format!(r#""dynamic_metadata": {{{of}}}"#));
+    assert_eq!(deprecated, with_action(&format!(r#""metadata": {{{of}, "source": "DYNAMIC"}}"#)));
+    assert_eq!(deprecated, with_action(&format!(r#""metadata": {{{of}}}"#)));
+}
+
+/// As Kubernetes tools write it.
+#[test]
+fn every_field_may_be_in_camel_case() {
+    let camel = |name: &str| {
+        let mut is_next_upper = false;
+        name.chars().fold(String::new(), |mut camel, char| {
+            match (char, is_next_upper) {
+                ('_', _) => {}
+                (char, true) => camel.push(char.to_ascii_uppercase()),
+                (char, false) => camel.push(char),
+            }
+            is_next_upper = char == '_';
+            camel
+        })
+    };
+    // Only names have quotes and a colon after them.
+    let mut text = String::new();
+    for part in FULL.split_inclusive("\":") {
+        let (before, name) = part.trim_end_matches("\":").rsplit_once('"').unwrap_or((part, ""));
+        text += before;
+        if part.ends_with("\":") {
+            text += &format!("\"{}\":", camel(name));
+        }
+    }
+    assert!(text.contains("\"rateLimits\"") && text.contains("\"v4PrefixMaskLen\""), "{text}");
+    assert_eq!(read(&text), read(FULL));
+    let twice = FULL.replacen('{', r#"{"rateLimits": [],"#, 1);
+    assert!(read(&twice).unwrap_err().message.contains("duplicate key `rate_limits`"));
+}
+
+#[test]
+fn a_slip_in_a_name_is_shown_what_is_meant() {
+    for (slip, meant) in [
+        ("hedaers", Some("headers")),
+        ("statge", Some("stage")),
+        ("lease", Some("leases")),
+        ("filter_enforce", Some("filter_enforced")),
+        ("anything", None),
+    ] {
+        let error = refused(&format!(r#""{slip}": 0"#));
+        let hint = meant.map(|meant| format!(" (did you mean `{meant}`?)")).unwrap_or_default();
+        let expected = format!("{slip}: unknown field `{slip}`{hint}, expected one of ");
+        assert!(error.starts_with(&expected), "{error}");
+    }
+    let long = "x".repeat(65);
+    assert!(!refused(&format!(r#""{long}": 0"#)).contains("did you mean"));
+}
+
 #[test]
 fn mistakes_are_refused_with_their_place() {
     let added = |item: &str| refused(&format!(r#""response_headers_to_add": [{item}]"#));

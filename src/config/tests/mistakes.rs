@@ -24,9 +24,9 @@ fn of_the_document() {
         (
             r#""sidecar""#,
             r#""sidecars""#,
-            "sidecars: unknown field `sidecars`, expected one of `domain`, `sidecar`, \
+            "sidecars: unknown field `sidecars` (did you mean `sidecar`?), expected one of `domain`, `sidecar`, \
              `failure_mode`, `overload_mode`, `rate_limits`, `shadow`, `headers`, `denied`, `leases`, \
-             `request_type`, `filter_enabled`, `filter_enforced`, `failure_mode_deny_percent`, \
+             `stage`, `request_type`, `filter_enabled`, `filter_enforced`, `failure_mode_deny_percent`, \
              `status_on_error`, `rate_limited_as_resource_exhausted`, `response_headers_to_add`, \
              `disable_x_envoy_ratelimited_header`",
         ),
@@ -83,7 +83,11 @@ fn of_the_document() {
             r#""slots": 65537"#,
             "leases.slots: 65537 is out of range (0 to 65536)",
         ),
-        (r#""slots""#, r#""slot""#, "leases.slot: unknown field `slot`, expected `slots`"),
+        (
+            r#""slots""#,
+            r#""slot""#,
+            "leases.slot: unknown field `slot` (did you mean `slots`?), expected `slots`",
+        ),
         (
             r#""failure_mode": "deny","#,
             r#""failure_mode": "deny", "domain": "b","#,
@@ -101,7 +105,6 @@ fn of_the_document() {
 #[test]
 fn of_envoys_own_fields() {
     let fields = [
-        ("stage", "3"),
         ("timeout", "\"0.02s\""),
         ("failure_mode_deny", "true"),
         ("rate_limit_service", "{}"),
@@ -137,14 +140,13 @@ fn of_an_entry() {
         ),
         (
             r#"{"actions": ["#,
-            r#"{"stage": 1, "actions": ["#,
-            "rate_limits[0].stage: not supported: only stage 0 is supported: a filter uses all of \
-             its `rate_limits`",
+            r#"{"stage": 11, "actions": ["#,
+            "rate_limits[0].stage: 11 is out of range (0 to 10)",
         ),
         (
             r#"{"actions": ["#,
-            r#"{"disable_key": "x", "actions": ["#,
-            "rate_limits[0].disable_key: not supported: a Wasm filter cannot read Envoy's runtime",
+            r#"{"disable_key": 7, "actions": ["#,
+            "rate_limits[0].disable_key: invalid type: integer `7`, expected a string",
         ),
         (
             r#"{"actions": ["#,
@@ -167,8 +169,8 @@ fn of_an_entry() {
         (
             r#"{"actions": ["#,
             r#"{"route": "x", "actions": ["#,
-            "rate_limits[0].route: unknown field `route`, expected one of `actions`, \
-             `hits_addend`, `routes`, `route_metadata`, `shadow`",
+            "rate_limits[0].route: unknown field `route` (did you mean `routes`?), expected one of \
+             `actions`, `hits_addend`, `routes`, `route_metadata`, `shadow`, `stage`, `disable_key`",
         ),
         (
             r#""routes": ["checkout", "cart"]"#,
@@ -225,13 +227,13 @@ fn of_an_entry() {
 const ALL: &str = "`request_headers`, `query_parameters`, `remote_address`, \
                    `masked_remote_address`, `remote_address_match`, `generic_key`, \
                    `header_value_match`, `query_parameter_value_match`, `metadata`, \
-                   `source_cluster`, `destination_cluster`";
+                   `dynamic_metadata`, `source_cluster`, `destination_cluster`";
 
 #[test]
 fn of_an_action() {
     let unknown = format!(
-        "rate_limits[0].actions[1].remote_adress: unknown field `remote_adress`, expected one of \
-         {ALL}"
+        "rate_limits[0].actions[1].remote_adress: unknown field `remote_adress` (did you mean \
+         `remote_address`?), expected one of {ALL}"
     );
     let one = format!("rate_limits[0].actions[1]: expected exactly one of {ALL}");
     let remote = r#"{"remote_address": {}}"#;
@@ -258,9 +260,9 @@ fn of_an_action() {
         ),
         (
             remote,
-            r#"{"dynamic_metadata": {}}"#,
-            "rate_limits[0].actions[1].dynamic_metadata: not supported: it is deprecated in \
-             Envoy; use `metadata` with source DYNAMIC",
+            r#"{"dynamic_metadata": {"source": 1}}"#,
+            "rate_limits[0].actions[1].dynamic_metadata.source: unknown field `source`, expected \
+             one of `descriptor_key`, `metadata_key`, `default_value`",
         ),
         (
             remote,

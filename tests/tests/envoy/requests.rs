@@ -182,6 +182,16 @@ fn rows_of_metadata() -> Vec<Row> {
             None,
             &[("tenant", "free")],
         ),
+        row(
+            "metadata of the request, by the deprecated action",
+            json!({"dynamic_metadata": {
+                "descriptor_key": "tenant",
+                "metadata_key": {"key": "tidegate", "path": [{"key": "plan"}]},
+            }}),
+            PLAIN,
+            None,
+            &[("tenant", "free")],
+        ),
         row("metadata that is absent", absent, PLAIN, None, &[("tenant", "default")]),
     ]
 }
