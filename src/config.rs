@@ -21,7 +21,7 @@ mod tree;
 mod unsupported;
 
 pub use encoded::Encoded;
-pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType};
+pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selection};
 pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
 pub use rate_limit::{
     Action, Condition, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit, Source, WhenAbsent,
@@ -51,10 +51,8 @@ pub struct Config {
     /// The mode for requests during overload. Clients can cause overload, so limits hold only with
     /// `Deny`, which answers with 503 and `Retry-After`.
     pub overload_mode: UndecidedMode,
-    /// The requests that the filter looks at. All others pass.
-    pub request_type: RequestType,
-    /// The share of these that it looks at.
-    pub filter_enabled: Fraction,
+    /// The requests that the filter looks at; without it, all. Others pass.
+    pub selection: Option<Selection>,
     /// The share of denials that are carried out. All others are only counted.
     pub filter_enforced: Fraction,
     /// The actions that make descriptors; each entry makes at most one.

@@ -19,7 +19,7 @@ mod streams;
 mod tick_clock;
 mod token_returns;
 
-use crate::config::{Config, HeaderStyle, RequestType};
+use crate::config::{Config, HeaderStyle, RequestType, Selection};
 use crate::host::stats::{Counter, Stats};
 use crate::host::{CallId, Host, Reply, RequestFacts, StreamId};
 use crate::leases::descriptor_state::{DescriptorState, LocalDecision};
@@ -88,7 +88,13 @@ pub struct Worker<H> {
     visited: usize,
     /// The indexes of the current request in `local_table`.
     indexes: Vec<usize>,
-    /// The buffers of the current request.
+    /// The buffers of the current request, which has them while it is decided.
+    extracted: Option<Box<Extracted>>,
+}
+
+/// The descriptors of a request.
+#[derive(Debug, Default)]
+struct Extracted {
     enforced: Descriptors,
     shadowed: Descriptors,
 }
@@ -116,8 +122,7 @@ impl<H: Host> Worker<H> {
             call_next: host.random(),
             visited: 0,
             indexes: Vec::new(),
-            enforced: Descriptors::default(),
-            shadowed: Descriptors::default(),
+            extracted: None,
             host,
             config,
             stats,
@@ -126,31 +131,34 @@ impl<H: Host> Worker<H> {
 
     /// The headers of a request have arrived.
     pub fn on_request(&mut self, stream: StreamId, facts: &impl RequestFacts) -> HeadersStatus {
-        if !self.looks_at(facts) {
+        if let Some(selection) = self.config.selection
+            && !self.selects(selection, facts)
+        {
             return HeadersStatus::Continue;
         }
-        let mut enforced = std::mem::take(&mut self.enforced);
-        let mut shadowed = std::mem::take(&mut self.shadowed);
-        extract(&self.config, facts, self.process.seed, &mut enforced, &mut shadowed);
-        let status = self.decide_request(stream, &enforced, &shadowed);
-        (self.enforced, self.shadowed) = (enforced, shadowed);
+        let mut extracted = self.extracted.take().unwrap_or_default();
+        let Extracted { enforced, shadowed } = &mut *extracted;
+        extract(&self.config, facts, self.process.seed, enforced, shadowed);
+        let status = self.decide_request(stream, enforced, shadowed);
+        self.extracted = Some(extracted);
         status
     }
 
-    /// Whether the filter looks at a request at all.
-    fn looks_at(&self, facts: &impl RequestFacts) -> bool {
+    /// Whether the filter looks at a request.
+    #[cold]
+    fn selects(&self, selection: Selection, facts: &impl RequestFacts) -> bool {
         let is_internal =
             || facts.header("x-envoy-internal", |value| value == b"true").unwrap_or(false);
-        let is_of_type = match self.config.request_type {
+        let is_of_type = match selection.request_type {
             RequestType::Both => true,
             RequestType::Internal => is_internal(),
             RequestType::External => !is_internal(),
         };
-        is_of_type && self.config.filter_enabled.includes(|| self.host.random())
+        is_of_type && selection.enabled.includes(|| self.host.random())
     }
 
-    /// Whether a denial is carried out. If not, it is counted here. Descriptors in shadow are
-    /// counted where their request is.
+    /// Whether a denial is carried out; counts it otherwise. `deliver_counted` counts those of
+    /// descriptors in shadow.
     fn enforces_denial(&mut self, requester: Requester) -> bool {
         let enforces = requester == Requester::Shadow
             || self.config.filter_enforced.includes(|| self.host.random());

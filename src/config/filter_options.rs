@@ -27,7 +27,16 @@ impl Fraction {
     }
 }
 
-/// The requests that the filter looks at, by Envoy's header `x-envoy-internal`.
+/// The requests that a filter looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Selection {
+    /// Only those of this type.
+    pub request_type: RequestType,
+    /// The share of these (`filter_enabled`).
+    pub enabled: Fraction,
+}
+
+/// The type of a request, by Envoy's header `x-envoy-internal`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestType {
     /// All.
@@ -45,20 +54,20 @@ pub struct AddedHeader {
     pub name: String,
     /// Without line ends.
     pub value: String,
-    /// If the denial has such a header already.
+    /// Applies if the denial already has this header.
     pub action: AppendAction,
 }
 
-/// What becomes of a header that is there already (`HeaderValueOption.HeaderAppendAction`).
+/// How a header joins one of the same name (`HeaderValueOption.HeaderAppendAction`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AppendAction {
-    /// Both stay.
+    /// Keeps both.
     AppendOrAdd,
-    /// The one that is there stays alone.
+    /// Keeps the existing one.
     AddIfAbsent,
-    /// The new one replaces it, or is added.
+    /// Replaces the existing one, or adds this one.
     OverwriteOrAdd,
-    /// The new one replaces it; without one nothing is added.
+    /// Replaces the existing one; adds nothing otherwise.
     OverwriteIfExists,
 }
 

@@ -40,7 +40,11 @@ impl<'a> Node<'a> {
         unsupported: &[Unsupported],
     ) -> Result<(), ConfigError> {
         let Tree::Object(found) = self.value else { return Err(self.invalid("type", expected)) };
-        for (name, value) in found {
+        for (index, (name, value)) in found.iter().enumerate() {
+            // Of a Struct, whose map may have a name in both spellings. Their order means nothing.
+            if found.iter().skip(index.saturating_add(1)).any(|(other, _)| other == name) {
+                return Err(self.error(&format!("duplicate key `{name}`")));
+            }
             if fields.contains(&name.as_str()) {
                 continue;
             }
@@ -195,16 +199,17 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The one of the known names that is probably meant.
+/// The known name nearest to a misspelt one.
 #[cold]
 fn meant<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    // Longer names are no slips.
+    // Longer names are not typing errors, and the comparison is quadratic.
     const NAME_BYTES_MAX: usize = 64;
     if name.len() > NAME_BYTES_MAX {
         return None;
     }
     let slips_max = if name.len() < 5 { 1 } else { 2 };
-    let near = known.iter().map(|known| (strsim::levenshtein(name, known), *known));
+    let known = known.iter().filter(|known| !known.is_empty());
+    let near = known.map(|known| (strsim::levenshtein(name, known), *known));
     near.filter(|(slips, _)| *slips <= slips_max).min().map(|(_, known)| known)
 }
 

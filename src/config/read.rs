@@ -15,7 +15,7 @@ use super::{
     Config, ConfigError, DeniedReply, Enforcement, Fraction, HeaderStyle, RateLimit, UndecidedMode,
 };
 use checks::{items_up_to, not_empty, number_or};
-use filter_options::{added_headers, fraction, request_type, status_on_error};
+use filter_options::{added_headers, fraction, selection, status_on_error};
 use std::time::Duration;
 
 /// The default of Envoy's own rate limit filter.
@@ -70,8 +70,7 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         },
         failure_mode_deny_percent: fraction(&node, "failure_mode_deny_percent")?,
         status_on_error: status_on_error(&node)?,
-        request_type: request_type(&node)?,
-        filter_enabled: fraction(&node, "filter_enabled")?.unwrap_or(Fraction::ALL),
+        selection: selection(&node)?,
         filter_enforced: fraction(&node, "filter_enforced")?.unwrap_or(Fraction::ALL),
         overload_mode: match variant(&node, "overload_mode", &["deny", "allow"])? {
             Some("allow") => UndecidedMode::Allow,
@@ -84,7 +83,7 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         },
         denied: denied(&node)?,
         lease_slots: lease_slots(&node.at("leases"))?,
-        rate_limits: rate_limits(&node, &mut interner)?,
+        rate_limits: rate_limits(&node, &mut interner, Interner::of(document))?,
         parameters: interner.parameters(),
         path: interner.header(":path"),
     })
@@ -148,16 +147,23 @@ fn enforcement(node: &Node<'_>) -> Result<Enforcement, ConfigError> {
     Ok(if shadow { Enforcement::Shadow } else { Enforcement::Enforced })
 }
 
-/// The entries of the filter's stage. Those of other stages are validated, too.
-fn rate_limits(node: &Node<'_>, interner: &mut Interner) -> Result<Vec<RateLimit>, ConfigError> {
+/// The entries of the filter's stage. Those of other stages are validated, too, but requests do not
+/// pay for them.
+fn rate_limits(
+    node: &Node<'_>,
+    interner: &mut Interner,
+    mut others: Interner,
+) -> Result<Vec<RateLimit>, ConfigError> {
     let (of_the_filter, stage) = (enforcement(node)?, stage(node)?);
     let mut valid = Vec::new();
     for item in &items_up_to(&node.required("rate_limits")?, tidegate_wire::DESCRIPTORS_MAX)? {
-        let mut rate_limit = rate_limit::rate_limit(item, interner)?;
+        let is_own = self::stage(item)? == stage;
+        let mut rate_limit =
+            rate_limit::rate_limit(item, if is_own { &mut *interner } else { &mut others })?;
         if of_the_filter == Enforcement::Shadow {
             rate_limit.enforcement = Enforcement::Shadow;
         }
-        if self::stage(item)? == stage {
+        if is_own {
             valid.push(rate_limit);
         }
     }

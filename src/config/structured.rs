@@ -30,7 +30,8 @@ fn object(mut bytes: &[u8], depth: u32) -> Option<Tree> {
             object.push((key, tree));
         }
     }
-    Some(Tree::Object(object))
+    let named = object.into_iter().map(|(key, tree)| (field_name(key), tree));
+    Some(Tree::Object(named.collect()))
 }
 
 fn entry_of(mut bytes: &[u8], depth: u32) -> Option<(String, Tree)> {
@@ -38,7 +39,7 @@ fn entry_of(mut bytes: &[u8], depth: u32) -> Option<(String, Tree)> {
     let mut entry = (String::new(), Tree::Null);
     while !bytes.is_empty() {
         match field(&mut bytes)? {
-            (1, Field::Bytes(key)) => entry.0 = field_name(text(key)?),
+            (1, Field::Bytes(key)) => entry.0 = text(key)?,
             (2, Field::Bytes(value)) => entry.1 = tree(value, depth)?,
             _ => {}
         }

@@ -10,7 +10,7 @@ pub(super) enum Tree {
     OtherNumber,
     Text(String),
     List(Vec<Tree>),
-    /// Without duplicate keys.
+    /// A name may be there twice, in both spellings.
     Object(Vec<(String, Tree)>),
 }
 

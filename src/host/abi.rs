@@ -25,7 +25,7 @@
 
 pub(crate) use super::value_buffer::Status;
 use super::value_buffer::{self, receive};
-use super::{LogLevel, Reply};
+use super::{Header, LogLevel, Reply};
 
 /// Envoy's buffers that the filter reads.
 #[derive(Debug, Clone, Copy)]
@@ -368,26 +368,31 @@ pub(crate) fn random<const N: usize>() -> Option<[u8; N]> {
 }
 
 /// Names and values in the ABI's form: their number, all sizes, then each string with a NUL after
-/// it.
-pub(crate) fn pairs<'a>(
-    pairs: impl ExactSizeIterator<Item = (&'a str, &'a str)> + Clone,
-) -> Vec<u8> {
+/// it. `added` follow `own`.
+pub(crate) fn pairs(own: &[Header], added: &[(String, String)]) -> Vec<u8> {
     let size = |part: usize| u32::try_from(part).unwrap_or(u32::MAX).to_le_bytes();
     // The count, then per pair two sizes and two NULs.
-    let parts = pairs.clone().map(|(name, value)| name.len().saturating_add(value.len()));
-    let room = parts.fold(4, |room: usize, part| room.saturating_add(part).saturating_add(10));
+    let room_of =
+        |name: &str, value: &str| name.len().saturating_add(value.len()).saturating_add(10);
+    let mut room: usize = 4;
+    own.iter().for_each(|(name, value)| room = room.saturating_add(room_of(name, value)));
+    added.iter().for_each(|(name, value)| room = room.saturating_add(room_of(name, value)));
     let mut bytes = Vec::with_capacity(room);
-    bytes.extend(size(pairs.len()));
-    for (name, value) in pairs.clone() {
+    bytes.extend(size(own.len().saturating_add(added.len())));
+    let sizes = |bytes: &mut Vec<u8>, name: &str, value: &str| {
         bytes.extend(size(name.len()));
         bytes.extend(size(value.len()));
-    }
-    for (name, value) in pairs {
+    };
+    own.iter().for_each(|(name, value)| sizes(&mut bytes, name, value));
+    added.iter().for_each(|(name, value)| sizes(&mut bytes, name, value));
+    let texts = |bytes: &mut Vec<u8>, name: &str, value: &str| {
         for part in [name, value] {
             bytes.extend(part.as_bytes());
             bytes.push(0);
         }
-    }
+    };
+    own.iter().for_each(|(name, value)| texts(&mut bytes, name, value));
+    added.iter().for_each(|(name, value)| texts(&mut bytes, name, value));
     bytes
 }
 

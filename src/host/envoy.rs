@@ -89,8 +89,7 @@ impl Host for Envoy {
     }
 
     fn call(&self, call: &Call<'_>) -> Result<CallId, Unsent> {
-        let metadata = call.metadata.iter().map(|(name, value)| (*name, value.as_str()));
-        let metadata = abi::pairs(metadata);
+        let metadata = abi::pairs(call.metadata, &[]);
         // In Envoy 0 means no timeout.
         let timeout_ms = u32::try_from(call.timeout.as_millis()).unwrap_or(u32::MAX).max(1);
         let method = (tidegate_wire::RLS_SERVICE, tidegate_wire::RLS_METHOD);
@@ -117,10 +116,8 @@ impl Host for Envoy {
 
     fn reply(&self, stream: StreamId, reply: &Reply) {
         if act_on(stream.0) {
-            let own = reply.headers.iter().map(|(name, value)| (*name, value.as_str()));
-            let added = reply.added.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-            let headers: Vec<(&str, &str)> = own.chain(added).collect();
-            let _ = abi::send_local_response(reply, &abi::pairs(headers.iter().copied()));
+            let headers = abi::pairs(&reply.headers, &reply.added);
+            let _ = abi::send_local_response(reply, &headers);
         }
     }
 

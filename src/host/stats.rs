@@ -53,7 +53,8 @@ metrics! {
         OverloadAllowed = "overload_allowed",
         /// Requests denied because of overload.
         OverloadDenied = "overload_denied",
-        /// Requests that only shadow mode or `filter_enforced` kept from being denied.
+        /// Denials that only shadow mode or `filter_enforced` prevented; a request may have one of
+        /// each.
         ShadowDenied = "shadow_denied",
         /// Requests that local state could not decide.
         LeaseMisses = "lease_misses",

@@ -131,11 +131,18 @@ impl<H: Host> Worker<H> {
     fn log_cause(&self, cause: &str, why: Undecided) {
         let error = self.config.status_on_error;
         let (name, mode, status) = match (why, self.config.failure_mode_deny_percent) {
-            (Undecided::Failure, Some(Fraction { numerator, denominator })) => {
+            (Undecided::Failure, Some(Fraction { numerator, denominator }))
+                if 0 < numerator && numerator < denominator =>
+            {
                 return self.log(&format!(
                     "{cause}; {numerator} of {denominator} such requests get {error}, the others \
                      pass unlimited (failure_mode_deny_percent)"
                 ));
+            }
+            (Undecided::Failure, Some(share)) => {
+                let mode =
+                    if share.numerator > 0 { UndecidedMode::Deny } else { UndecidedMode::Allow };
+                ("failure_mode_deny_percent", mode, error)
             }
             (Undecided::Failure, None) => ("failure_mode", self.config.failure_mode, error),
             (Undecided::Overload, _) => ("overload_mode", self.config.overload_mode, 503),

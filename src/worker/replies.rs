@@ -13,6 +13,9 @@ use tidegate_wire::headers::{self, Policy};
 /// gRPC's status RESOURCE_EXHAUSTED.
 const RESOURCE_EXHAUSTED: u32 = 8;
 
+const CONTENT_TYPE: &str = "content-type";
+const MARK: &str = "x-envoy-ratelimited";
+
 /// One limit, as a client sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LimitStatus {
@@ -69,14 +72,23 @@ pub(super) fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
     // The longest wait of all denying limits: before it, at least one of them still denies.
     let longest = denying.max_by_key(|policy| policy.reset_secs);
     let retry_after = longest.map_or(0, |policy| policy.reset_secs).max(1);
-    let mut headers = vec![("retry-after", retry_after.to_string())];
-    if config.denied.is_marked {
+    let mut headers = vec![
+        ("retry-after", retry_after.to_string()),
         // Keeps Envoy and the client from retrying this as an upstream failure.
-        headers.push(("x-envoy-ratelimited", "true".to_owned()));
+        (MARK, "true".to_owned()),
+    ];
+    if !config.denied.is_marked {
+        headers.retain(|(name, _)| *name != MARK);
     }
-    headers.push(("content-type", "text/plain".to_owned()));
     headers.extend(limit_headers(config.headers, policies));
-    let added = add_headers(&config.denied.added, &mut headers);
+    let added = match config.denied.added.as_slice() {
+        [] => Vec::new(),
+        configured => add_headers(configured, &mut headers),
+    };
+    // Only without a configured one: Envoy would join both with a comma.
+    if added.iter().all(|(name, _)| name != CONTENT_TYPE) {
+        headers.push((CONTENT_TYPE, "text/plain".to_owned()));
+    }
     Reply {
         status: config.denied.status,
         headers,
@@ -245,14 +257,16 @@ mod tests {
     fn configured_headers_join_or_replace_those_of_a_denial() {
         use AppendAction::{AddIfAbsent, AppendOrAdd, OverwriteIfExists, OverwriteOrAdd};
         // The action, the header, and all that a denial has of that name.
-        let table: [(AppendAction, &str, &[&str]); 10] = [
+        let table: [(AppendAction, &str, &[&str]); 12] = [
             (AppendOrAdd, "retry-after", &["1", "new"]),
             (AppendOrAdd, "x-other", &["new"]),
             (AddIfAbsent, "retry-after", &["1"]),
             (AddIfAbsent, "x-other", &["new"]),
             (OverwriteOrAdd, "content-type", &["new"]),
             (OverwriteOrAdd, "x-other", &["new"]),
-            (OverwriteIfExists, "content-type", &["new"]),
+            (OverwriteIfExists, "content-type", &["text/plain"]),
+            (AppendOrAdd, "content-type", &["new"]),
+            (AddIfAbsent, "content-type", &["new"]),
             (OverwriteIfExists, "x-other", &[]),
             // What is configured before it does not count, as in Envoy.
             (AddIfAbsent, "x-first", &["first", "new"]),

@@ -101,6 +101,24 @@ impl Process {
         Ok(())
     }
 
+    /// The longest time for which one of its threads was ready so far, and had no processor.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn starved(&self) -> anyhow::Result<Duration> {
+        let mut longest = 0;
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.pid()?))? {
+            // Threads may end meanwhile.
+            let Ok(text) = std::fs::read_to_string(thread?.path().join("schedstat")) else {
+                continue;
+            };
+            // Nanoseconds on a processor, nanoseconds of waiting for one, and the number of its turns.
+            let waited = text.split_whitespace().nth(1).context("no schedstat")?;
+            longest = longest.max(waited.parse()?);
+        }
+        Ok(Duration::from_nanos(longest))
+    }
+
     /// Freezes it (SIGSTOP), and waits until each of its threads stands still; thaw it with
     /// SIGCONT.
     ///

@@ -11,8 +11,8 @@ use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-/// More answers without a decision than that are no accident.
-const UNDECIDED_MAX: u32 = 100;
+/// More undecided answers than this are a fault.
+const UNDECIDED_MAX: u32 = 50;
 
 /// One connection to the service; clones share it.
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ impl Rls {
 
     /// Asks again while a busy machine keeps the service from a decision: a thread that holds the counter may be without
     /// a processor for longer than others wait, and many calls at once may be too many. Nothing is charged then.
-    /// After a hundred such answers it returns the last.
+    /// After fifty such answers it returns the last.
     ///
     /// # Errors
     /// As [`Rls::call`].

@@ -3,12 +3,13 @@
 use super::checks::{as_header_name, has_command, in_range, not_empty, number_or};
 use super::variant;
 use crate::config::ConfigError;
-use crate::config::filter_options::{AddedHeader, AppendAction, Fraction, RequestType};
+use crate::config::filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selection};
 use crate::config::node::Node;
 
 /// As in Envoy.
 const ADDED_HEADERS_MAX: usize = 10;
-const HEADER_VALUE_BYTES_MAX: usize = 16_384;
+/// Of all names and values together: each of thousands of denials that wait has a copy.
+const ADDED_BYTES_MAX: usize = 4_096;
 
 /// A `RuntimeFractionalPercent`. A Wasm filter cannot read Envoy's runtime, so a `runtime_key` has
 /// no effect.
@@ -40,7 +41,15 @@ pub(super) fn fraction(node: &Node<'_>, name: &str) -> Result<Option<Fraction>, 
     Ok(Some(Fraction { numerator, denominator }))
 }
 
-pub(super) fn request_type(node: &Node<'_>) -> Result<RequestType, ConfigError> {
+/// The requests that the filter looks at, unless it looks at all.
+pub(super) fn selection(node: &Node<'_>) -> Result<Option<Selection>, ConfigError> {
+    let enabled = fraction(node, "filter_enabled")?.unwrap_or(Fraction::ALL);
+    let selection = Selection { request_type: request_type(node)?, enabled };
+    let all = Selection { request_type: RequestType::Both, enabled: Fraction::ALL };
+    Ok((selection != all).then_some(selection))
+}
+
+fn request_type(node: &Node<'_>) -> Result<RequestType, ConfigError> {
     Ok(match variant(node, "request_type", &["both", "internal", "external", ""])? {
         Some("internal") => RequestType::Internal,
         Some("external") => RequestType::External,
@@ -56,7 +65,7 @@ pub(super) fn status_on_error(node: &Node<'_>) -> Result<u32, ConfigError> {
 }
 
 pub(super) fn added_headers(node: &Node<'_>) -> Result<Vec<AddedHeader>, ConfigError> {
-    let mut added = Vec::new();
+    let (mut added, mut bytes) = (Vec::new(), 0_usize);
     let Some(list) = node.field("response_headers_to_add") else { return Ok(added) };
     let items = list.items()?;
     if items.len() > ADDED_HEADERS_MAX {
@@ -82,11 +91,17 @@ pub(super) fn added_headers(node: &Node<'_>) -> Result<Vec<AddedHeader>, ConfigE
             Some(value) => header_value(&value)?,
             None => String::new(),
         };
+        let action = append_action(item)?;
         // As in Envoy.
         if value.is_empty() && !item.flag("keep_empty_value", false)? {
             continue;
         }
-        added.push(AddedHeader { name, value, action: append_action(item)? });
+        bytes = bytes.saturating_add(name.len()).saturating_add(value.len());
+        added.push(AddedHeader { name, value, action });
+    }
+    if bytes > ADDED_BYTES_MAX {
+        let message = format!("{bytes} bytes of names and values (maximum {ADDED_BYTES_MAX})");
+        return Err(list.error(&message));
     }
     Ok(added)
 }
@@ -98,10 +113,6 @@ fn header_value(node: &Node<'_>) -> Result<String, ConfigError> {
     if has_command(plain.as_bytes()) {
         let message = "not supported: a Wasm filter cannot format it; only plain values are added";
         return Err(node.error(message));
-    }
-    if value.len() > HEADER_VALUE_BYTES_MAX {
-        let (bytes, max) = (value.len(), HEADER_VALUE_BYTES_MAX);
-        return Err(node.error(&format!("the value has {bytes} bytes (maximum {max})")));
     }
     if value.bytes().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
         return Err(node.error("a value must not contain line ends or NUL"));

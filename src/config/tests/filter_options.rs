@@ -1,7 +1,10 @@
 //! The options of Envoy's own filter, in its spelling.
 
 use super::{FULL, read};
-use crate::config::{AddedHeader, AppendAction, Config, ConfigError, Fraction, RequestType};
+use crate::config::structured::tests::struct_of_json;
+use crate::config::{
+    AddedHeader, AppendAction, Config, ConfigError, Fraction, RequestType, Selection,
+};
 
 /// With these fields besides those of FULL.
 fn with(fields: &str) -> Result<Config, ConfigError> {
@@ -18,8 +21,7 @@ fn refused(fields: &str) -> String {
 #[test]
 fn absent_options_have_no_effect() {
     let config = read(FULL).unwrap();
-    assert_eq!(config.request_type, RequestType::Both);
-    assert_eq!((config.filter_enabled, config.filter_enforced), (Fraction::ALL, Fraction::ALL));
+    assert_eq!((config.selection, config.filter_enforced), (None, Fraction::ALL));
     assert_eq!((config.failure_mode_deny_percent, config.status_on_error), (None, 500));
     let denied = config.denied;
     assert!(!denied.is_resource_exhausted && denied.is_marked && denied.added.is_empty());
@@ -41,9 +43,10 @@ fn shares_are_read_in_each_spelling_of_their_denominator() {
         let value = format!(r#"{{"default_value": {{{text}}}, "runtime_key": "a.b"}}"#);
         let share = Fraction { numerator, denominator };
         let enabled = with(&format!(r#""filter_enabled": {value}"#)).unwrap();
-        assert_eq!((enabled.filter_enabled, enabled.filter_enforced), (share, Fraction::ALL));
+        let selection = Selection { request_type: RequestType::Both, enabled: share };
+        assert_eq!((enabled.selection, enabled.filter_enforced), (Some(selection), Fraction::ALL));
         let enforced = with(&format!(r#""filter_enforced": {value}"#)).unwrap();
-        assert_eq!((enforced.filter_enabled, enforced.filter_enforced), (Fraction::ALL, share));
+        assert_eq!((enforced.selection, enforced.filter_enforced), (None, share));
         let denies = with(&format!(r#""failure_mode_deny_percent": {value}"#)).unwrap();
         assert_eq!(denies.failure_mode_deny_percent, Some(share));
     }
@@ -59,7 +62,8 @@ fn requests_are_internal_external_or_both() {
     ];
     for (text, expected) in table {
         let config = with(&format!(r#""request_type": "{text}""#)).unwrap();
-        assert_eq!(config.request_type, expected, "{text:?}");
+        let found = config.selection.map(|selection| selection.request_type);
+        assert_eq!(found.unwrap_or(RequestType::Both), expected, "{text:?}");
     }
 }
 
@@ -133,7 +137,7 @@ fn the_deprecated_action_is_the_one_that_replaces_it() {
 
 /// As Kubernetes tools write it.
 #[test]
-fn every_field_may_be_in_camel_case() {
+fn fields_may_be_in_camel_case() {
     let camel = |name: &str| {
         let mut is_next_upper = false;
         name.chars().fold(String::new(), |mut camel, char| {
@@ -159,10 +163,16 @@ fn every_field_may_be_in_camel_case() {
     assert_eq!(read(&text), read(FULL));
     let twice = FULL.replacen('{', r#"{"rateLimits": [],"#, 1);
     assert!(read(&twice).unwrap_err().message.contains("duplicate key `rate_limits`"));
+    // In a Struct they are two keys of a map, whose order means nothing.
+    let both: serde_json::Value = serde_json::from_str(&twice).unwrap();
+    let error = Config::from_envoy(&struct_of_json(&both)).unwrap_err();
+    assert_eq!((error.path.as_str(), error.message.as_str()), ("", "duplicate key `rate_limits`"));
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(Config::from_envoy(&struct_of_json(&value)), read(FULL));
 }
 
 #[test]
-fn a_slip_in_a_name_is_shown_what_is_meant() {
+fn a_misspelt_name_gets_a_suggestion() {
     for (slip, meant) in [
         ("hedaers", Some("headers")),
         ("statge", Some("stage")),
@@ -183,7 +193,7 @@ fn a_slip_in_a_name_is_shown_what_is_meant() {
 fn mistakes_are_refused_with_their_place() {
     let added = |item: &str| refused(&format!(r#""response_headers_to_add": [{item}]"#));
     let many = [r#"{"header": {"key": "a", "value": "b"}}"#; 11].join(",");
-    let long = "x".repeat(16_385);
+    let long = "x".repeat(4_096);
     let table = [
         (
             refused(r#""filter_enabled": 50"#),
@@ -207,6 +217,10 @@ fn mistakes_are_refused_with_their_place() {
             refused(r#""request_type": "all""#),
             "request_type: unknown variant `all`, expected one of `both`, `internal`, `external`, \
              ``",
+        ),
+        (
+            refused(r#""request_type": "x""#),
+            "request_type: unknown variant `x`, expected one of `both`, `internal`, `external`, ``",
         ),
         (
             refused(r#""status_on_error": {"code": 200}"#),
@@ -234,7 +248,7 @@ fn mistakes_are_refused_with_their_place() {
         ),
         (
             added(&format!(r#"{{"header": {{"key": "a", "value": "{long}"}}}}"#)),
-            "response_headers_to_add[0].header.value: the value has 16385 bytes (maximum 16384)",
+            "response_headers_to_add: 4097 bytes of names and values (maximum 4096)",
         ),
         (
             added(r#"{"header": {"key": "a", "raw_value": "b"}}"#),
@@ -246,7 +260,7 @@ fn mistakes_are_refused_with_their_place() {
              `append_action`",
         ),
         (
-            added(r#"{"header": {"key": "a", "value": "b"}, "append_action": "REPLACE"}"#),
+            added(r#"{"header": {"key": "a"}, "append_action": "REPLACE"}"#),
             "response_headers_to_add[0].append_action: unknown variant `REPLACE`, expected one of \
              `APPEND_IF_EXISTS_OR_ADD`, `ADD_IF_ABSENT`, `OVERWRITE_IF_EXISTS_OR_ADD`, \
              `OVERWRITE_IF_EXISTS`",

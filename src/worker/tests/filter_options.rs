@@ -1,11 +1,10 @@
-//! The options of Envoy's own filter: whom the filter looks at, and what becomes of denials and
-//! failures.
+//! The options of Envoy's own filter: selection of requests, enforcement of denials, errors.
 
 use super::authority::{made_up, status};
 use super::states::after_ms;
 use super::world::Envoy;
 use super::{fail_all, only_call, replied, resumed};
-use crate::config::{Fraction, RequestType};
+use crate::config::{Fraction, RequestType, Selection};
 use crate::host::{RequestFacts, StreamId};
 use crate::worker::HeadersStatus;
 use crate::worker::call_error::CallError;
@@ -33,6 +32,10 @@ fn is_looked_at(envoy: &mut Envoy, marked: Option<&'static str>) -> bool {
     calls == 1
 }
 
+fn selecting(request_type: RequestType, enabled: Fraction) -> Envoy {
+    Envoy::with(1, |config| config.selection = Some(Selection { request_type, enabled }))
+}
+
 fn half() -> Fraction {
     Fraction { numerator: 50, denominator: 100 }
 }
@@ -42,7 +45,7 @@ fn none() -> Fraction {
 }
 
 #[test]
-fn internal_and_external_requests_are_told_apart_by_envoys_header() {
+fn internal_and_external_requests_differ_by_envoys_header() {
     let table = [
         (RequestType::Both, [true, true, true]),
         (RequestType::Internal, [true, false, false]),
@@ -50,7 +53,7 @@ fn internal_and_external_requests_are_told_apart_by_envoys_header() {
     ];
     for (request_type, expected) in table {
         let looked_at = [Some("true"), Some("false"), None].map(|marked| {
-            let mut envoy = Envoy::with(1, |config| config.request_type = request_type);
+            let mut envoy = selecting(request_type, Fraction::ALL);
             is_looked_at(&mut envoy, marked)
         });
         assert_eq!(looked_at, expected, "{request_type:?}");
@@ -60,7 +63,7 @@ fn internal_and_external_requests_are_told_apart_by_envoys_header() {
 #[test]
 fn a_share_of_requests_is_looked_at() {
     let looked_at = |share| {
-        let mut envoy = Envoy::with(1, |config| config.filter_enabled = share);
+        let mut envoy = selecting(RequestType::Both, share);
         (0..200).filter(|_| is_looked_at(&mut envoy, None)).count()
     };
     assert_eq!([looked_at(none()), looked_at(Fraction::ALL)], [0, 200]);
@@ -141,7 +144,11 @@ fn a_share_of_failures_is_denied_with_the_configured_status() {
         assert!(replies.iter().all(|(_, status)| *status == 504), "{replies:?}");
         (replies.len(), std::mem::take(&mut envoy.world_mut().logs))
     };
-    assert_eq!([failing(none()).0, failing(Fraction::ALL).0], [0, 200]);
+    let cause = "cluster c: a stopped process holds a counter (gRPC status 10)";
+    let passes = format!("{cause}; such requests pass unlimited (failure_mode_deny_percent allow)");
+    assert_eq!(failing(none()), (0, vec![passes]));
+    let denies = format!("{cause}; such requests get 504 (failure_mode_deny_percent deny)");
+    assert_eq!(failing(Fraction::ALL), (200, vec![denies]));
     let (denied, logs) = failing(half());
     assert!((60..=140).contains(&denied), "{denied}");
     assert_eq!(

@@ -84,6 +84,8 @@ async fn keys_are_counted_apart_and_a_denial_says_what_and_until_when() -> anyho
     ensure!(denied.status == 429 && denied.body == "rate limit exceeded", "{denied:?}");
     ensure!(denied.header("x-envoy-ratelimited") == Some("true"), "{denied:?}");
     let retry_after: u64 = denied.header("retry-after").context("Retry-After")?.parse()?;
+    // A denial that is repeated counts its time from when the answer reached Envoy.
+    let expected = *expected.start()..=expected.end() + 1;
     ensure!(expected.contains(&retry_after), "{retry_after} s, expected {expected:?}");
     let state = denied.header("ratelimit").context("a RateLimit header")?;
     ensure!(state == format!("\"five\";r=0;t={retry_after}"), "{state}");
@@ -195,11 +197,8 @@ async fn a_bad_plugin_configuration_is_refused_by_name() -> anyhow::Result<()> {
     for (plugin, message) in [
         (
             misspelt,
-            "rate_limits[0].actions[0].remote_adress: unknown field `remote_adress`, expected \
-             one of `request_headers`, `query_parameters`, `remote_address`, \
-             `masked_remote_address`, `remote_address_match`, `generic_key`, \
-             `header_value_match`, `query_parameter_value_match`, `metadata`, `source_cluster`, \
-             `destination_cluster`",
+            "rate_limits[0].actions[0].remote_adress: unknown field `remote_adress` (did you mean \
+             `remote_address`?), expected one of `request_headers`, ",
         ),
         (
             plugin_with("/sidecar/timeout_ms", json!("20ms")),

@@ -53,6 +53,25 @@ impl Both {
     }
 }
 
+/// With a body of JSON. Envoy's own filter has no body here, and so no content type.
+#[tokio::test]
+async fn a_configured_content_type_is_the_only_one() -> anyhow::Result<()> {
+    for action in ["APPEND_IF_EXISTS_OR_ADD", "ADD_IF_ABSENT", "OVERWRITE_IF_EXISTS_OR_ADD"] {
+        let mut plugin = plugin();
+        let header = json!({"key": "content-type", "value": "application/json"});
+        plugin["response_headers_to_add"] = json!([{"header": header, "append_action": action}]);
+        plugin["denied"] = json!({"body": "{}"});
+        let (limits, plugin) = (limits(ONE_AN_HOUR), plugin.to_string());
+        let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
+        wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
+        stack.send(b"a").await?;
+        let denied = stack.send(b"a").await?;
+        ensure!(denied.status == 429 && denied.body == "{}", "{denied:?}");
+        ensure!(values(&denied, "content-type") == ["application/json"], "{denied:?}");
+    }
+    Ok(())
+}
+
 /// All values of a header.
 fn values<'r>(reply: &'r Reply, name: &str) -> Vec<&'r str> {
     reply.headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect()
@@ -135,7 +154,12 @@ async fn failures_have_the_configured_status_for_the_configured_share() -> anyho
         })
     };
     for (deny, status) in [(100, 503), (0, 200)] {
-        let mut both = Both::start(&with(deny), &json!({}), &json!({})).await?;
+        // The share counts, whatever the mode says.
+        let (native, ours) = match deny {
+            0 => (json!({"failure_mode_deny": true}), json!({"failure_mode": "deny"})),
+            _ => (json!({}), json!({})),
+        };
+        let mut both = Both::start(&with(deny), &native, &ours).await?;
         both.native.sidecar.kill().await?;
         both.ours.sidecar.kill().await?;
         both.answer(&[("x-client", b"a")], &[status; 8]).await?;
@@ -158,13 +182,15 @@ async fn the_filter_looks_at_a_share_and_enforces_a_share() -> anyhow::Result<()
     }
     let both = Both::start(&json!({"filter_enforced": share(0)}), &json!({}), &json!({})).await?;
     both.answer(&client, &[200; 5]).await?;
+    let [_, ours] = both.get(&client).await?;
+    ensure!(values(&ours, "x-envoy-ratelimited").is_empty(), "it was not limited: {ours:?}");
     let shadow = wait::until("the filter's report", wait::SOON, async || {
-        both.ours.envoy.filter_stat("shadow_denied").await.ok().filter(|denied| *denied >= 4)
+        both.ours.envoy.filter_stat("shadow_denied").await.ok().filter(|denied| *denied >= 5)
     })
     .await?;
-    ensure!(shadow == 4, "{shadow}");
+    ensure!(shadow == 5, "{shadow}");
     let over = both.native.envoy.stat("cluster.upstream.ratelimit.over_limit").await?;
-    ensure!(over == 4, "{over}");
+    ensure!(over == 5, "{over}");
     let both = Both::start(&json!({"filter_enforced": share(100)}), &json!({}), &json!({})).await?;
     both.answer(&client, &[200, 429, 429]).await
 }

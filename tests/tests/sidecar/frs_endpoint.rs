@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tidegate_tests::command::{Ran, run};
@@ -613,21 +614,31 @@ async fn clients_that_fall_behind_are_cut_off() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_newcomer_is_served_instead_of_the_client_that_has_waited_longest() -> anyhow::Result<()>
 {
-    let endpoint = Endpoint::open(MAP, &["--frs-connections", "2"]).await?;
-    let (mut first, mut second) = (endpoint.client().await?, endpoint.client().await?);
-    first.ask("Query", "login", "a").await?;
-    second.ask("Query", "login", "a").await?;
-    // Right after the others it gets 503, and tries again.
-    let third = wait::until("a place", wait::CHECK, async || {
-        let mut client = endpoint.client().await.ok()?;
-        let reply = client.post("Query", body(&[("login", "a")])).await.ok()?;
-        (reply.status == 200).then_some(client)
-    });
-    let mut third = third.await?;
-    second.ask("Query", "login", "a").await?;
-    third.ask("Query", "login", "a").await?;
-    ensure!(first.ask("Query", "login", "a").await.is_err(), "the first one is still served");
-    Ok(())
+    for _ in 0..5 {
+        let endpoint = Endpoint::open(MAP, &["--frs-connections", "2"]).await?;
+        let (mut first, mut second) = (endpoint.client().await?, endpoint.client().await?);
+        first.ask("Query", "login", "a").await?;
+        second.ask("Query", "login", "a").await?;
+        // Right after the others it gets 503, and tries again.
+        let gave_way = AtomicBool::new(false);
+        let mut third = wait::until("a place", wait::CHECK, async || {
+            let mut client = endpoint.client().await.ok()?;
+            let reply = client.post("Query", body(&[("login", "a")])).await;
+            gave_way.fetch_or(reply.is_err(), Ordering::Relaxed);
+            (reply.ok()?.status == 200).then_some(client)
+        })
+        .await?;
+        // On a busy machine a newcomer may get a place, and give way before it is heard. The next one then has the
+        // place of the second client.
+        if gave_way.into_inner() {
+            continue;
+        }
+        second.ask("Query", "login", "a").await?;
+        third.ask("Query", "login", "a").await?;
+        ensure!(first.ask("Query", "login", "a").await.is_err(), "the first one is still served");
+        return Ok(());
+    }
+    bail!("newcomers gave way before they were heard each time")
 }
 
 /// Symptom: of many clients at once that found no place, some were cut off without a word. Cause: only 64
@@ -732,18 +743,22 @@ async fn beyond_capacity_requests_are_shed_and_nothing_else_breaks() -> anyhow::
             let (mut from, mut to) = stream.split();
             let mut text = String::new();
             let (written, read) = tokio::join!(to.write_all(&rest), from.read_to_string(&mut text));
-            written?;
             read?;
-            anyhow::Ok(text)
+            anyhow::Ok((written.is_ok(), text))
         });
     }
     endpoint.process.thaw()?;
     let texts = wait::within("all answers", wait::ANSWER, callers.join_all()).await?;
     let (mut counted, mut shed) = (0, 0);
     for text in texts {
-        let text = text?;
+        let (is_written, text) = text?;
         let replies: Vec<&str> = text.split("HTTP/1.1 ").skip(1).collect();
-        ensure!(replies.len() == REQUESTS, "{} answers: {text}", replies.len());
+        // A request without a decision in time is the last of its connection.
+        let is_cut = replies.last().is_some_and(|last| {
+            last.starts_with("503") && last.to_ascii_lowercase().contains("connection: close")
+        });
+        let are_all = is_written && replies.len() == REQUESTS;
+        ensure!(are_all || is_cut, "{} answers: {text}", replies.len());
         for reply in replies {
             match reply.get(..3) {
                 // A busy machine may leave some of the items undecided, which says so.

@@ -195,7 +195,7 @@ mod tests {
         let class = memory.class(Class::Narrow).unwrap();
         let mut image = vec![0; class.layout.key_node_words];
         copy(class.key_node(1), &mut image);
-        // Of the head, only what has a meaning in memory.
+        // Only the fields of the head that have a meaning in memory.
         (image[CHECKSUM], image[CHECKSUM + 1]) = (0x55, 0x77);
         for is_newest in [true, false] {
             restore_copy(class, 1, &image, (1, is_newest));
