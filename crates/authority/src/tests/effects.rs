@@ -50,6 +50,25 @@ fn the_room_of_leases_is_accounted_for_once() {
     assert_eq!(all - left(), 1);
 }
 
+#[test]
+fn descriptors_of_one_request_share_the_room_of_leases() {
+    let fixture = leasing(WINDOW);
+    let now = Timestamp::from_secs(START);
+    let left = || fixture.engine.lease_room.left(now);
+    let of = |value: u64| descriptor(&[("k", &value.to_string())]);
+    let mut value = 0;
+    while left() >= 4 {
+        let before = left();
+        fixture.ask_leasing(0, vec![of(value)], &wants(1, 10, 0));
+        assert_eq!(before - left(), 2);
+        value += 1;
+    }
+    let answer = fixture.ask_leasing(0, vec![of(value), of(value + 1)], &wants(1, 10, 0));
+    let are_leased: Vec<bool> =
+        answer.statuses.iter().map(|status| status.lease.is_some()).collect();
+    assert_eq!(are_leased, [true, false]);
+}
+
 /// An update that fails has no effects.
 #[test]
 fn too_many_counters_are_refused_without_a_report() {
