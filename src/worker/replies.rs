@@ -76,6 +76,7 @@ pub(super) fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
         ("retry-after", retry_after.to_string()),
         // Keeps Envoy and the client from retrying this as an upstream failure.
         (MARK, "true".to_owned()),
+        (CONTENT_TYPE, "text/plain".to_owned()),
     ];
     if !config.denied.is_marked {
         headers.retain(|(name, _)| *name != MARK);
@@ -85,10 +86,6 @@ pub(super) fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
         [] => Vec::new(),
         configured => add_headers(configured, &mut headers),
     };
-    // Only without a configured one: Envoy would join both with a comma.
-    if added.iter().all(|(name, _)| name != CONTENT_TYPE) {
-        headers.push((CONTENT_TYPE, "text/plain".to_owned()));
-    }
     Reply {
         status: config.denied.status,
         headers,
@@ -101,11 +98,11 @@ pub(super) fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
 
 /// The configured headers that are added to a denial, in Envoy's order: first those that overwrite,
 /// whose predecessors are removed from `own`. As in Envoy, only the filter's own headers count as
-/// existing.
+/// existing, and its content type does not: a configured one takes its place.
 fn add_headers(configured: &[AddedHeader], own: &mut Vec<Header>) -> Vec<(String, String)> {
     let (mut overwriting, mut appended) = (Vec::<(String, String)>::new(), Vec::new());
     for AddedHeader { name, value, action } in configured {
-        let exists = own.iter().any(|(known, _)| known == name);
+        let exists = name != CONTENT_TYPE && own.iter().any(|(known, _)| known == name);
         let header = (name.clone(), value.clone());
         match action {
             AppendAction::AppendOrAdd => appended.push(header),
@@ -120,6 +117,10 @@ fn add_headers(configured: &[AddedHeader], own: &mut Vec<Header>) -> Vec<(String
     }
     own.retain(|(known, _)| overwriting.iter().all(|(name, _)| known != name));
     overwriting.extend(appended);
+    // Envoy would join both with a comma.
+    if overwriting.iter().any(|(name, _)| name == CONTENT_TYPE) {
+        own.retain(|(known, _)| *known != CONTENT_TYPE);
+    }
     overwriting
 }
 
