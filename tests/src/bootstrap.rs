@@ -208,8 +208,11 @@ fn http_connection_manager(setup: &Setup<'_>) -> anyhow::Result<Value> {
     }))
 }
 
-/// Sets these fields.
-fn merge(to: &mut Value, fields: &Value) {
+/// Sets these fields of an object.
+///
+/// # Panics
+/// When `to` is another kind of value.
+pub fn merge(to: &mut Value, fields: &Value) {
     for (name, value) in fields.as_object().into_iter().flatten() {
         to[name] = value.clone();
     }

@@ -39,7 +39,13 @@ pub(super) fn items_up_to<'a>(
     node: &'a Node<'a>,
     max: usize,
 ) -> Result<Vec<Node<'a>>, ConfigError> {
-    let items = some_items(node)?;
+    some_items(node)?;
+    at_most(node, max)
+}
+
+/// The items of a list of up to `max` items.
+pub(super) fn at_most<'a>(node: &'a Node<'a>, max: usize) -> Result<Vec<Node<'a>>, ConfigError> {
+    let items = node.items()?;
     match items.len() {
         count if count > max => Err(node.error(&format!("{count} are too many (maximum {max})"))),
         _ => Ok(items),

@@ -1,6 +1,6 @@
 //! Reads the options of Envoy's own rate limit filter.
 
-use super::checks::{as_header_name, has_command, in_range, not_empty, number_or};
+use super::checks::{as_header_name, at_most, has_command, in_range, not_empty, number_or};
 use super::variant;
 use crate::config::ConfigError;
 use crate::config::filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selection};
@@ -67,13 +67,7 @@ pub(super) fn status_on_error(node: &Node<'_>) -> Result<u32, ConfigError> {
 pub(super) fn added_headers(node: &Node<'_>) -> Result<Vec<AddedHeader>, ConfigError> {
     let (mut added, mut bytes) = (Vec::new(), 0_usize);
     let Some(list) = node.field("response_headers_to_add") else { return Ok(added) };
-    let items = list.items()?;
-    if items.len() > ADDED_HEADERS_MAX {
-        let count = items.len();
-        let message = format!("{count} are too many (maximum {ADDED_HEADERS_MAX})");
-        return Err(list.error(&message));
-    }
-    for item in &items {
+    for item in &at_most(&list, ADDED_HEADERS_MAX)? {
         item.object(
             "an object with `header`",
             &["header", "append_action", "keep_empty_value"],

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
-use tidegate_tests::bootstrap::Filter;
+use tidegate_tests::bootstrap::{Filter, merge};
 use tidegate_tests::client::Reply;
 use tidegate_tests::plugin::{limits, plugin};
 use tidegate_tests::stack::Stack;
@@ -21,15 +21,14 @@ impl Both {
     async fn start(options: &Value, native: &Value, ours: &Value) -> anyhow::Result<Both> {
         let limits = limits(ONE_AN_HOUR);
         let host = json!({"rate_limits": plugin()["rate_limits"]});
-        let with = |mut all: Value, fields: &[&Value]| {
-            for (name, value) in fields.iter().filter_map(|fields| fields.as_object()).flatten() {
-                all[name] = value.clone();
-            }
+        let with = |mut all: Value, own: &Value| {
+            merge(&mut all, options);
+            merge(&mut all, own);
             all
         };
-        let native = with(json!({}), &[options, native]);
+        let native = with(json!({}), native);
         let native = Filter::NativeWith { domain: "test", filter: &native, host: &host };
-        let plugin = with(plugin(), &[options, ours]).to_string();
+        let plugin = with(plugin(), ours).to_string();
         wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         Ok(Both {
             native: Stack::start(&limits, native, 1).await?,

@@ -390,6 +390,11 @@ fn raw(command: &str, body: &str) -> String {
     )
 }
 
+/// The same request as the last one of its connection.
+fn closing(raw: &str) -> String {
+    raw.replacen("Host: f\r\n", "Host: f\r\nConnection: close\r\n", 1)
+}
+
 #[tokio::test]
 async fn requests_may_be_pipelined_on_a_connection_that_stays() -> anyhow::Result<()> {
     let endpoint = Endpoint::open(MAP, &[]).await?;
@@ -407,7 +412,7 @@ async fn requests_may_be_pipelined_on_a_connection_that_stays() -> anyhow::Resul
     let counts: Vec<u64> = items(&text).iter().map(|item| item.windows[0].1).collect();
     ensure!(counts == [1, 2, 2], "{text}");
     // It is still open for one more, and closed when that is asked for.
-    let last = raw("Query", &one).replace("Host: f\r\n", "Host: f\r\nConnection: close\r\n");
+    let last = closing(&raw("Query", &one));
     stream.write_all(last.as_bytes()).await?;
     let mut rest = String::new();
     wait::within("an answer", wait::SOON, stream.read_to_string(&mut rest)).await??;
@@ -726,8 +731,7 @@ async fn beyond_capacity_requests_are_shed_and_nothing_else_breaks() -> anyhow::
     const REQUESTS: usize = 6;
     let endpoint = Endpoint::open(MAP, &[]).await?;
     let one = raw("Update", &body(&[("wide", "all"); 256]));
-    let last = one.replacen("Host: f\r\n", "Host: f\r\nConnection: close\r\n", 1);
-    let rest = Bytes::from([one.repeat(REQUESTS - 2), last].concat());
+    let rest = Bytes::from([one.repeat(REQUESTS - 2), closing(&one)].concat());
     // A first request of each is there before the service does anything, so that it has enough to do, however slow
     // this test is.
     let mut streams = Vec::new();
