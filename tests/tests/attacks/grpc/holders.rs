@@ -52,7 +52,7 @@ async fn silent_holders_do_not_starve_honest_clients() -> anyhow::Result<()> {
             ["grpc-status\u{1}4", "grpc-status\u{1}8"].iter().any(|end| text.contains(end));
         ensure!(is_ended, "{text}");
         // The connection lives on.
-        holder.call(3).await?;
+        holder.call().await?;
     }
     Ok(())
 }
@@ -68,28 +68,26 @@ async fn silent_connections_make_room_when_all_places_are_taken() -> anyhow::Res
         silent.push(served.greeted().await?);
     }
     // Until some have been silent for long enough.
-    let mut calls = 0;
     let client = wait::until("room for another client", wait::IDLE, async || {
-        calls += 1;
-        caller.call(2 * calls + 1).await.ok()?;
+        caller.call().await.ok()?;
         let mut client = served.greeted().await.ok()?;
-        client.call(1).await.is_ok().then_some(client)
+        client.call().await.is_ok().then_some(client)
     });
     let mut clients = vec![client.await?];
     for _ in 0..200 {
         // The one before made a call just now, and so did this one's predecessors.
         let mut client = wait::until("room", wait::IDLE, async || {
             let mut client = served.greeted().await.ok()?;
-            client.call(1).await.is_ok().then_some(client)
+            client.call().await.is_ok().then_some(client)
         })
         .await?;
-        client.call(3).await?;
+        client.call().await?;
         clients.push(client);
     }
     // Who made calls was not ended.
-    caller.call(2 * calls + 3).await?;
+    caller.call().await?;
     for client in &mut clients {
-        client.call(5).await?;
+        client.call().await?;
     }
     Ok(())
 }

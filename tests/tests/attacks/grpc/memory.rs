@@ -18,7 +18,7 @@ async fn opened(served: &Served, doing: impl Fn() -> Vec<Vec<u8>>) -> anyhow::Re
         for piece in doing() {
             peer.send(&piece).await?;
         }
-        peer.call(99_999).await?;
+        peer.call().await?;
         peer.said = Vec::new();
         peers.push(peer);
     }
@@ -73,7 +73,7 @@ async fn idle_connections_keep_little_whatever_they_did() -> anyhow::Result<()> 
     }
     // All of them live.
     for peer in all.iter_mut().flatten() {
-        peer.call(199_999).await?;
+        peer.call().await?;
     }
     Ok(())
 }

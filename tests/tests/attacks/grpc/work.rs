@@ -11,7 +11,6 @@ async fn cost(
     served: &Served,
     peer: &mut Peer,
     pieces: impl Iterator<Item = Vec<u8>>,
-    last: u32,
 ) -> anyhow::Result<(Duration, usize)> {
     let before = served.sidecar.process.cpu_time()?;
     let mut bytes = 0;
@@ -19,7 +18,7 @@ async fn cost(
         bytes += piece.len();
         peer.send(&piece).await?;
     }
-    peer.call(last).await?;
+    peer.call().await?;
     Ok((served.sidecar.process.cpu_time()?.saturating_sub(before), bytes))
 }
 
@@ -47,10 +46,10 @@ fn plain() -> impl Iterator<Item = Vec<u8>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn header_bombs_cost_no_more_than_plain_headers() -> anyhow::Result<()> {
     let served = Served::start().await?;
-    let (plain, bytes) = cost(&served, &mut served.greeted().await?, plain(), 999).await?;
+    let (plain, bytes) = cost(&served, &mut served.greeted().await?, plain()).await?;
     for index in [0x7e, 0x0f] {
         let mut peer = served.greeted().await?;
-        let (bombs, of) = cost(&served, &mut peer, bombs(index), 999).await?;
+        let (bombs, of) = cost(&served, &mut peer, bombs(index)).await?;
         ensure!(of < 2 * bytes, "{of} bytes beside {bytes}");
         // The system counts in steps of 10 ms.
         let allowed = plain * 4 + Duration::from_millis(100);
@@ -136,7 +135,7 @@ async fn no_bytes_cost_much_more_than_those_of_calls() -> anyhow::Result<()> {
     let (usual, bytes) = {
         let mut peer = served.greeted().await?;
         let batches: Vec<_> = calls.chunks(100).map(<[_]>::concat).collect();
-        cost(&served, &mut peer, batches.into_iter(), 99_999).await?
+        cost(&served, &mut peer, batches.into_iter()).await?
     };
     let usual = usual.as_nanos() as f64 / bytes as f64;
     for (what, begin, piece) in attacks() {
@@ -146,8 +145,7 @@ async fn no_bytes_cost_much_more_than_those_of_calls() -> anyhow::Result<()> {
         // Calls between, for patience.
         let pieces = (0..(BYTES / length).max(1) as u32)
             .map(|turn| [piece(8 * turn + 3), frames::whole_call(8 * turn + 5)].concat());
-        let last = 8 * (BYTES / length).max(1) as u32 + 11;
-        let (took, bytes) = cost(&served, &mut peer, pieces, last).await?;
+        let (took, bytes) = cost(&served, &mut peer, pieces).await?;
         let each = took.as_nanos() as f64 / bytes as f64;
         println!("{what}: {each:.1} ns a byte, calls {usual:.1}");
         // A tick of 10 ms is 5 ns a byte.
@@ -168,7 +166,7 @@ async fn headers_of_64_kib_end_their_call_only() -> anyhow::Result<()> {
     let refused = peer.until("a refusal", |frame| frame.stream == 3).await?.text();
     ensure!(refused.contains("grpc-status\u{1}8"), "{refused}");
     // The call that was open goes on, and another is answered.
-    peer.call(5).await?;
+    peer.call().await?;
     let message = frames::frame(DATA, END_STREAM, 1, &frames::envelope(b"\x0a\x01d"));
     peer.send(&message).await?;
     let answer = peer.until("an end", |frame| frame.stream == 1).await?.text();
@@ -190,7 +188,7 @@ async fn a_second_message_on_a_unary_method_is_refused_at_once() -> anyhow::Resu
     let ended = ended.await?;
     ensure!(ended.text().contains("grpc-status\u{2}12"), "{}", ended.text());
     ensure!(ended.text().contains("the method takes one message"), "{}", ended.text());
-    peer.call(3).await
+    peer.call().await
 }
 
 /// Reflection is asked by few bytes and answered by many: within reason.

@@ -240,7 +240,7 @@ impl Image {
         format!("tidegate-{:032x}", xxh3_128(&bytes))
     }
 
-    /// The length of a snapshot file, from its header in memory.
+    /// The length of a snapshot file, from its header in memory. The file of a header without a geometry ends after it.
     fn snapshot_bytes(&self, name: &str) -> usize {
         if name == CONTROL {
             return 3 * PAGE;
@@ -251,9 +251,9 @@ impl Image {
             self.get(name, at + 1),
             self.get(name, at + 2) as u32,
             self.get(name, at + 3) as u32,
-        )
-        .unwrap();
-        PAGE + 2 * (geometry.key_nodes() * geometry.key_node_bytes()) as usize
+        );
+        let key_nodes = |geometry: Geometry| geometry.key_nodes() * geometry.key_node_bytes();
+        PAGE + 2 * geometry.map_or(0, key_nodes) as usize
     }
 
     /// Writes the files of a snapshot into `dir`, which has no cluster. Pages of zeros become holes.
