@@ -106,13 +106,13 @@ fn entry<F: RequestFacts>(
 }
 
 /// Appends an entry with a format as its value.
+#[cold]
 #[inline(never)]
 fn formatted_entry<F: RequestFacts>(
     formatted: &Formatted,
     reader: &mut FactReader<'_, F>,
     descriptors: &mut Descriptors,
 ) -> Option<()> {
-    entry(&formatted.action, reader, descriptors)?;
     let start = descriptors.bytes();
     descriptors.append(&formatted.key.0);
     let mut has_value = false;

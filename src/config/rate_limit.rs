@@ -99,16 +99,14 @@ pub enum Action {
         /// Inverted: not all of them may match (`expect_match`).
         sense: Sense,
     },
-    /// An entry with a format as its value.
+    /// An entry with a format as its value. If it is for some requests only, the action before it
+    /// matches these, with an empty entry.
     Formatted(Box<Formatted>),
 }
 
 /// An entry with a format as its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Formatted {
-    /// The action whose entry it is, with an empty entry. Without a match, the descriptor is
-    /// dropped.
-    pub(crate) action: Action,
     /// The entry's key.
     pub(crate) key: Encoded,
     /// Its value.

@@ -64,27 +64,15 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         self.buffer
     }
 
-    /// The value of a fact.
+    /// The value of a fact. Inlined, as is the next, since actions call it for each request.
+    #[inline(always)]
     pub(super) fn value(&mut self, fact: &Fact) -> Option<&[u8]> {
         let range = self.range(fact)?;
         self.buffer.bytes.get(range)
     }
 
-    /// The value as UTF-8, with U+FFFD for invalid bytes.
-    pub(super) fn text(&mut self, fact: &Fact) -> Option<&[u8]> {
-        let range = self.range(fact)?;
-        self.derived(fact.number, Derivation::Text, |bytes| {
-            let value = bytes.get(range.clone())?;
-            // The usual case; the lossy conversion takes ten times as long.
-            if std::str::from_utf8(value).is_ok() {
-                return Some(range);
-            }
-            let text = String::from_utf8_lossy(value).into_owned();
-            Some(appended(bytes, text.as_bytes()))
-        })
-    }
-
     /// The value, or `shorten` of it if it is longer than `max` bytes.
+    #[inline(always)]
     pub(super) fn shortened(
         &mut self,
         fact: &Fact,
@@ -98,6 +86,20 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         self.derived(fact.number, Derivation::Short, |bytes| {
             let short = shorten(bytes.get(range)?);
             Some(appended(bytes, &short))
+        })
+    }
+
+    /// The value as UTF-8, with U+FFFD for invalid bytes.
+    pub(super) fn text(&mut self, fact: &Fact) -> Option<&[u8]> {
+        let range = self.range(fact)?;
+        self.derived(fact.number, Derivation::Text, |bytes| {
+            let value = bytes.get(range.clone())?;
+            // The usual case; the lossy conversion takes ten times as long.
+            if std::str::from_utf8(value).is_ok() {
+                return Some(range);
+            }
+            let text = String::from_utf8_lossy(value).into_owned();
+            Some(appended(bytes, text.as_bytes()))
         })
     }
 
@@ -148,8 +150,8 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
     }
 
     fn read(&mut self, fact: &Fact) {
-        if let Source::Parameter(_) = fact.source {
-            return self.read_parameters();
+        if let Source::Parameter(_) | Source::ResponseHeader(_) = fact.source {
+            return self.read_other(fact);
         }
         let bytes = &mut self.buffer.bytes;
         let copy = |value: &[u8]| {
@@ -158,6 +160,17 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         };
         let slot = read(self.facts, &fact.source, copy).unwrap_or(FactState::Absent);
         self.set(fact.number, slot);
+    }
+
+    #[cold]
+    fn read_other(&mut self, fact: &Fact) {
+        let Source::ResponseHeader(name) = &fact.source else { return self.read_parameters() };
+        let bytes = &mut self.buffer.bytes;
+        let read = self.facts.response_header(name, |value| {
+            let Range { start, end } = appended(bytes, value);
+            FactState::Read { start, end }
+        });
+        self.set(fact.number, read.unwrap_or(FactState::Absent));
     }
 
     /// Reads all configured parameters in one pass: a path can have tens of thousands.
@@ -218,10 +231,9 @@ fn appended(bytes: &mut Vec<u8>, more: &[u8]) -> Range<usize> {
 fn read<T>(facts: &impl RequestFacts, source: &Source, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
     match source {
         Source::Header(name) => facts.header(name, read),
-        // Read in one pass by `read_parameters`.
-        Source::Parameter(_) => None,
+        // Read by `read_other`.
+        Source::Parameter(_) | Source::ResponseHeader(_) => None,
         Source::Property(path) => property(facts, path, read),
-        Source::ResponseHeader(name) => facts.response_header(name, read),
         // Any value becomes an entry, lossily if necessary: a value from a client must not drop the
         // descriptor. Envoy treats an empty text as absent.
         Source::Text(path) => {

@@ -60,6 +60,8 @@ fn append_command<F: RequestFacts>(
 }
 
 /// The cost that a command has as its value; none if that is no number.
+#[cold]
+#[inline(never)]
 pub(super) fn cost_of<F: RequestFacts>(
     command: &Command,
     reader: &mut FactReader<'_, F>,

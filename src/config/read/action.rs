@@ -8,7 +8,7 @@ use super::matcher::{address_matcher, header_matcher, query_matcher, sense};
 use super::metadata::{FIELDS, FIELDS_DYNAMIC, metadata};
 use crate::config::ConfigError;
 use crate::config::encoded::Encoded;
-use crate::config::format::{Format, Moment};
+use crate::config::format::Moment;
 use crate::config::interner::Interner;
 use crate::config::node::Node;
 use crate::config::rate_limit::{Action, Formatted, WhenAbsent};
@@ -29,29 +29,46 @@ const ACTIONS: [&str; 12] = [
     "destination_cluster",
 ];
 
-/// A protobuf oneof: an object with one of the actions.
-pub(super) fn action(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
+/// A protobuf oneof: an object with one of the actions. A format is another action after it.
+pub(super) fn action(
+    node: &Node<'_>,
+    interner: &mut Interner,
+    actions: &mut Vec<Action>,
+) -> Result<(), ConfigError> {
     node.object("an object with one action", &ACTIONS, &OF_AN_ACTION)?;
     let (name, of) = node.one_of(&ACTIONS)?;
+    let mut format = None;
+    actions.push(action_of(name, &of, interner, &mut format)?);
+    actions.extend(format);
+    Ok(())
+}
+
+fn action_of(
+    name: &str,
+    of: &Node<'_>,
+    interner: &mut Interner,
+    format: &mut Option<Action>,
+) -> Result<Action, ConfigError> {
     match name {
-        "request_headers" => request_headers(&of, interner),
-        "query_parameters" => query_parameters(&of, interner),
+        "request_headers" => request_headers(of, interner),
+        "query_parameters" => query_parameters(of, interner),
         "remote_address" => {
-            empty(&of)?;
+            empty(of)?;
             Ok(Action::Address { key: Encoded::key("remote_address") })
         }
-        "masked_remote_address" => masked_remote_address(&of),
-        "remote_address_match" => remote_address_match(&of, interner),
+        "masked_remote_address" => masked_remote_address(of),
+        "remote_address_match" => remote_address_match(of, interner, format),
         "generic_key" => {
             of.object("an object with `descriptor_value`", &FIXED, &[])?;
-            let fixed = fixed(&of, "generic_key", interner)?;
-            Ok(fixed.entry_of(Action::Constant))
+            Ok(Action::Constant(fixed(of, "generic_key", interner, format)?))
         }
-        "header_value_match" | "query_parameter_value_match" => value_match(name, &of, interner),
-        "metadata" => metadata(&of, &FIELDS, interner),
-        "dynamic_metadata" => metadata(&of, &FIELDS[..FIELDS_DYNAMIC], interner),
-        "source_cluster" => property(&of, name, interner, &["xds", "node", "cluster"]),
-        _ => property(&of, name, interner, &["xds", "cluster_name"]),
+        "header_value_match" | "query_parameter_value_match" => {
+            value_match(name, of, interner, format)
+        }
+        "metadata" => metadata(of, &FIELDS, interner),
+        "dynamic_metadata" => metadata(of, &FIELDS[..FIELDS_DYNAMIC], interner),
+        "source_cluster" => property(of, name, interner, &["xds", "node", "cluster"]),
+        _ => property(of, name, interner, &["xds", "cluster_name"]),
     }
 }
 
@@ -77,34 +94,14 @@ fn key_or<'a>(node: &'a Node<'a>, default: &'a str) -> Result<&'a str, ConfigErr
 /// The fields of an entry with a configured value.
 const FIXED: [&str; 3] = ["descriptor_value", "descriptor_key", "default_value"];
 
-/// The entry of an action with a configured value.
-struct Fixed {
-    /// Empty if the value is a format.
-    entry: Encoded,
-    /// Its key, its value, and its default.
-    format: Option<(Encoded, Format, Option<Encoded>)>,
-}
-
-impl Fixed {
-    /// The action that adds it, made of the one that adds a constant.
-    fn entry_of(self, action: impl FnOnce(Encoded) -> Action) -> Action {
-        let action = action(self.entry);
-        match self.format {
-            Some((key, format, default)) => {
-                Action::Formatted(Box::new(Formatted { action, key, format, default }))
-            }
-            None => action,
-        }
-    }
-}
-
-/// Reads the value of an entry. A value with a command is a format. `default_value` replaces an
-/// empty value; a configured one means an absent one.
+/// The entry of an action with a configured value: constant, or empty and with a `format`.
+/// `default_value` replaces an empty value; a configured one means an absent one.
 fn fixed(
     node: &Node<'_>,
     key_default: &str,
     interner: &mut Interner,
-) -> Result<Fixed, ConfigError> {
+    format: &mut Option<Action>,
+) -> Result<Encoded, ConfigError> {
     let key = key_or(node, key_default)?;
     let default = match node.field("default_value") {
         Some(value) if !value.text()?.is_empty() => Some(Encoded::entry(key, literal(&value)?)),
@@ -115,18 +112,16 @@ fn fixed(
         None => "",
     };
     if has_command(value.as_bytes()) {
-        let format = format::format(&node.at("descriptor_value"), Moment::Request, interner)?;
-        let format = Some((Encoded::key(key), format, default));
-        return Ok(Fixed { entry: Encoded(Vec::new()), format });
+        let value = format::format(&node.at("descriptor_value"), Moment::Request, interner)?;
+        let formatted = Formatted { key: Encoded::key(key), format: value, default };
+        *format = Some(Action::Formatted(Box::new(formatted)));
+        return Ok(Encoded(Vec::new()));
     }
-    let entry = match (value, default) {
-        ("", Some(default)) => default,
-        ("", None) => {
-            return Err(node.at("descriptor_value").error("is required and must not be empty"));
-        }
-        (value, _) => Encoded::entry(key, value),
-    };
-    Ok(Fixed { entry, format: None })
+    match (value, default) {
+        ("", Some(default)) => Ok(default),
+        ("", None) => Err(node.at("descriptor_value").error("is required and must not be empty")),
+        (value, _) => Ok(Encoded::entry(key, value)),
+    }
 }
 
 fn request_headers(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
@@ -161,12 +156,17 @@ fn masked_remote_address(node: &Node<'_>) -> Result<Action, ConfigError> {
     })
 }
 
-fn remote_address_match(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
+fn remote_address_match(
+    node: &Node<'_>,
+    interner: &mut Interner,
+    format: &mut Option<Action>,
+) -> Result<Action, ConfigError> {
     let fields = ["descriptor_value", "descriptor_key", "default_value", "address_matcher"];
     node.object("an object with `address_matcher`", &fields, &[])?;
-    let fixed = fixed(node, "remote_address_match", interner)?;
-    let matcher = address_matcher(&node.required("address_matcher")?)?;
-    Ok(fixed.entry_of(|entry| Action::AddressMatch { entry, matcher }))
+    Ok(Action::AddressMatch {
+        entry: fixed(node, "remote_address_match", interner, format)?,
+        matcher: address_matcher(&node.required("address_matcher")?)?,
+    })
 }
 
 /// `header_value_match` or `query_parameter_value_match`.
@@ -174,6 +174,7 @@ fn value_match(
     name: &str,
     node: &Node<'_>,
     interner: &mut Interner,
+    format: &mut Option<Action>,
 ) -> Result<Action, ConfigError> {
     let of_headers = name == "header_value_match";
     let (key_default, list) = match of_headers {
@@ -182,7 +183,7 @@ fn value_match(
     };
     let fields = ["descriptor_value", "descriptor_key", "default_value", "expect_match", list];
     node.object(&format!("an object with `descriptor_value` and `{list}`"), &fields, &[])?;
-    let fixed = fixed(node, key_default, interner)?;
+    let entry = fixed(node, key_default, interner, format)?;
     let mut matchers = Vec::new();
     for item in &some_items(&node.required(list)?)? {
         matchers.push(match of_headers {
@@ -190,6 +191,5 @@ fn value_match(
             false => query_matcher(item, interner)?,
         });
     }
-    let sense = sense(!node.flag("expect_match", true)?);
-    Ok(fixed.entry_of(|entry| Action::ValueMatch { entry, matchers, sense }))
+    Ok(Action::ValueMatch { entry, matchers, sense: sense(!node.flag("expect_match", true)?) })
 }

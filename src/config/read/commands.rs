@@ -135,6 +135,7 @@ const REFUSED: [(&str, &str); 4] = [
 ];
 
 /// The source of a command, or why it is refused.
+#[inline(never)]
 pub(super) fn known(node: &Node<'_>, name: &str) -> Result<From, ConfigError> {
     if let Some((_, from)) = COMMANDS.iter().find(|(known, _)| *known == name) {
         return Ok(*from);
@@ -142,7 +143,10 @@ pub(super) fn known(node: &Node<'_>, name: &str) -> Result<From, ConfigError> {
     let of = |(_, names): &&(&str, &str)| names.split(' ').any(|refused| refused == name);
     match REFUSED.iter().find(of) {
         Some((reason, _)) => Err(node.error(&format!("`%{name}%` is not supported: {reason}"))),
-        None => Err(node.unknown("command", name, &COMMANDS.map(|(known, _)| known))),
+        None => {
+            let names: Vec<&str> = COMMANDS.iter().map(|(known, _)| *known).collect();
+            Err(node.unknown("command", name, &names))
+        }
     }
 }
 

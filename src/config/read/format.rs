@@ -144,6 +144,7 @@ impl<'a> Written<'a> {
         Ok(Command { fact: interner.fact(source), or, show, length_max })
     }
 
+    #[inline(never)]
     fn length_max(&self, node: &Node<'_>) -> Result<Option<usize>, ConfigError> {
         let Some(digits) = self.length else { return Ok(None) };
         if let From::Property(..) | From::EndProperty(..) = self.from {
@@ -158,6 +159,7 @@ impl<'a> Written<'a> {
         }
     }
 
+    #[inline(never)]
     fn argument(&self, node: &Node<'_>) -> Result<&'a str, ConfigError> {
         match self.arguments {
             None | Some("") => Err(self.error(node, "needs arguments in parentheses")),
@@ -166,6 +168,7 @@ impl<'a> Written<'a> {
     }
 
     /// A header, and the one that replaces it.
+    #[inline(never)]
     fn headers(
         &self,
         node: &Node<'_>,
@@ -181,6 +184,7 @@ impl<'a> Written<'a> {
         Ok((source(as_header_name(node, name)?), or, Show::Bytes))
     }
 
+    #[inline(never)]
     fn path(&self, node: &Node<'_>) -> Result<(Source, Option<Source>, Show), ConfigError> {
         let arguments = self.arguments.unwrap_or_default();
         let (query, which) = arguments.split_once(':').unwrap_or((arguments, ""));
@@ -220,6 +224,7 @@ impl<'a> Written<'a> {
     }
 
     /// `namespace:key`, and further keys below it.
+    #[inline(never)]
     fn metadata(
         &self,
         node: &Node<'_>,
@@ -234,6 +239,7 @@ impl<'a> Written<'a> {
     }
 
     #[cold]
+    #[inline(never)]
     fn error(&self, node: &Node<'_>, message: &str) -> ConfigError {
         node.error(&format!("`%{}%` {message}", self.name))
     }

@@ -29,7 +29,7 @@ pub(super) fn rate_limit(
     };
     let mut actions = Vec::new();
     for item in &items_up_to(&node.required("actions")?, tidegate_wire::ENTRIES_MAX)? {
-        actions.push(action(item, interner)?);
+        action(item, interner, &mut actions)?;
     }
     Ok(RateLimit { enforcement: enforcement(node)?, conditions, hits, actions })
 }
