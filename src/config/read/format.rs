@@ -1,6 +1,6 @@
 //! Compiles formats: texts with Envoy's substitution commands.
 
-use super::checks::{as_header_name, property_path};
+use super::checks::{as_header_name, owned, property_path};
 use super::commands::{From, known};
 use super::metadata::{CLUSTER_ENTRY, DYNAMIC, ROUTE_ENTRY, Root};
 use crate::config::ConfigError;
@@ -131,13 +131,17 @@ impl<'a> Written<'a> {
                 let Some(key) = self.argument(node)?.strip_suffix(":PLAIN") else {
                     return Err(self.error(node, "is supported as `%FILTER_STATE(key:PLAIN)%`"));
                 };
-                (Source::Text(property_path(node, &["filter_state", key])?), None, Show::Bytes)
+                (
+                    Source::Text(property_path(node, owned(&["filter_state", key]))?),
+                    None,
+                    Show::Bytes,
+                )
             }
             From::Property(path, show) | From::EndProperty(path, show) => {
                 if self.arguments.is_some() {
                     return Err(self.error(node, "takes no arguments"));
                 }
-                (Source::Property(property_path(node, path)?), None, show)
+                (Source::Property(owned(path)), None, show)
             }
         };
         let or = or.map(|or| interner.fact(or));
@@ -234,8 +238,9 @@ impl<'a> Written<'a> {
         if !path.contains(':') {
             return Err(self.error(node, "needs a namespace and a key: `namespace:key`"));
         }
-        let parts: Vec<&str> = root.iter().copied().chain(path.split(':')).collect();
-        Ok((Source::Text(property_path(node, &parts)?), None, Show::Metadata))
+        let mut parts = owned(root);
+        parts.extend(path.split(':').map(str::to_owned));
+        Ok((Source::Text(property_path(node, parts)?), None, Show::Metadata))
     }
 
     #[cold]
