@@ -1,7 +1,7 @@
 //! Claims of tokens (JWT) in headers. Nothing is verified: another filter must do that before.
 //!
-//! One pass over the token: its header and its signature are not read. The payload is scanned, not
-//! parsed, so that a client cannot make it cost memory for each of its values.
+//! One pass over the token, without its signature. It is scanned, not parsed, so that a client cannot
+//! make it cost memory for each of its values.
 
 use super::fact_reader::FactReader;
 use crate::config::Claim;
@@ -21,8 +21,8 @@ pub(super) fn claim_of<F: RequestFacts>(
     };
     let token = value.strip_prefix(claim.prefix.as_bytes())?;
     let mut parts = token.split(|byte| *byte == b'.');
-    let (_, payload, _) = (parts.next()?, parts.next()?, parts.next()?);
-    if parts.next().is_some() {
+    let (header, payload, _) = (parts.next()?, parts.next()?, parts.next()?);
+    if parts.next().is_some() || !is_header(header) {
         return None;
     }
     let payload = decoded(payload)?;
@@ -31,6 +31,11 @@ pub(super) fn claim_of<F: RequestFacts>(
         json.enter(name.as_bytes())?;
     }
     Some(unescaped(json.string()?))
+}
+
+/// Whether this is the first part of a token.
+fn is_header(text: &[u8]) -> bool {
+    decoded(text).is_some_and(|header| Json(&header).enter(b"alg").is_some())
 }
 
 /// The value of a cookie, without its quotes.

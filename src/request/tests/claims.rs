@@ -92,6 +92,10 @@ fn what_is_no_token_has_no_claim() {
     for text in ["", "Bearer ", "Bearer a.b", "Bearer a.?.c", "Bearer ..", "Bearer a.e30.c"] {
         with(text.as_bytes().to_vec(), None);
     }
+    // A prefix that is not configured is taken for a part of the token, as in Envoy.
+    let no_prefix = action(&json!({"value_prefix": ""}));
+    let header = [b"Bearer ", &good[..]].concat();
+    super::check(&no_prefix, &[("authorization", &header)], None);
     for payload in
         [&b"{"[..], b"{}", b"[]", b"{\"sub\"", b"{\"sub\":\"x", b"{\"a\":,\"sub\":\"x\"}"]
     {
