@@ -254,6 +254,7 @@ impl<'a> Written<'a> {
 mod tests {
     use super::*;
     use crate::config::tree::Tree;
+    use proptest::prelude::*;
 
     fn compiled(text: &str, moment: Moment) -> Result<Format, String> {
         let tree = Tree::Text(text.to_owned());
@@ -411,6 +412,24 @@ mod tests {
         let message = "17 commands are too many (maximum 16)";
         assert_eq!(compiled(&many, Moment::Request), Err(message.to_owned()));
         assert!(compiled(&"%REQ(a)%".repeat(16), Moment::Request).is_ok());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_text_is_compiled_or_refused(
+            text in "(%|%%|REQ|METADATA|PATH|PROTOCOL|\\(|\\)|:|\\?|DYNAMIC|NQ|[a-z0-9]|\u{e9}| ){0,24}",
+            any in ".{0,40}",
+        ) {
+            for text in [&text, &any] {
+                for moment in [Moment::Request, Moment::End] {
+                    if let Ok(format) = compiled(text, moment) {
+                        prop_assert!(!format.0.is_empty());
+                    }
+                }
+            }
+        }
     }
 
     /// Envoy's list has 163 commands; each of them is supported or refused with a reason.
