@@ -652,6 +652,7 @@ fn any_status() -> impl Strategy<Value = Status> {
                     tokens,
                     valid_until: Timestamp::from_nanos(ends),
                 }),
+                details: None,
             }
         },
     )

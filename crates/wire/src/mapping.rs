@@ -5,8 +5,8 @@ use crate::{lease, rls};
 use prost::Message;
 use prost_types::value::Kind;
 use tidegate_core::{
-    Answer, Descriptor, Direction, Entry, Hits, LimitOverride, LimitView, Nanos, Request, Status,
-    Unit, Value, Verdict,
+    Answer, Descriptor, Direction, Entry, FurtherLimit, Hits, LimitOverride, LimitView, Nanos,
+    Request, Status, StatusDetails, Unit, Value, Verdict,
 };
 
 /// Converts a request from its wire form.
@@ -137,57 +137,131 @@ fn value_to_wire(value: &Value) -> prost_types::Value {
 }
 
 fn status_to_wire(status: &Status) -> rls::DescriptorStatus {
+    let details = status.details.as_deref();
+    let further = details.map_or(&[][..], |details| details.further.as_slice());
     rls::DescriptorStatus {
         code: code(status.verdict).into(),
-        current_limit: status.limit.as_ref().map(|limit| rls::RateLimit {
-            requests_per_unit: limit.requests,
-            unit: unit_to_wire(limit.unit).into(),
-            name: limit.name.clone(),
-        }),
+        current_limit: status.limit.as_ref().map(limit_to_wire),
         limit_remaining: status.remaining,
         duration_until_reset: status
             .limit
             .is_some()
-            .then(|| duration_to_wire(reset_to_wire(status))),
+            .then(|| duration_to_wire(reset_to_wire(status, status.reset))),
         quota: status.lease.as_ref().map(lease::to_wire),
+        further_limits: further.iter().map(|limit| further_to_wire(status, limit)).collect(),
+        shadow_denied: details.is_some_and(|details| details.without_shadow == Verdict::Deny),
     }
 }
 
-/// The time until a reset, in the form of the wire.
-pub(crate) fn reset_to_wire(status: &Status) -> Nanos {
+fn limit_to_wire(limit: &LimitView) -> rls::RateLimit {
+    rls::RateLimit {
+        requests_per_unit: limit.requests,
+        unit: unit_to_wire(limit.unit).into(),
+        name: limit.name.clone(),
+    }
+}
+
+fn further_to_wire(status: &Status, further: &FurtherLimit) -> rls::FurtherLimit {
+    rls::FurtherLimit {
+        limit: Some(limit_to_wire(&further.limit)),
+        remaining: further.remaining,
+        duration_until_reset: Some(duration_to_wire(reset_to_wire(status, further.reset))),
+        is_over: further.verdict == Verdict::Deny,
+    }
+}
+
+/// A time until a reset in `status`, in the form of the wire.
+pub(crate) fn reset_to_wire(status: &Status, reset: Nanos) -> Nanos {
     match status.lease {
-        None => Nanos::from_secs(status.reset.as_secs_ceil()),
-        Some(_) => status.reset,
+        None => Nanos::from_secs(reset.as_secs_ceil()),
+        Some(_) => reset,
     }
 }
 
 /// Decodes an answer, for clients. Bytes may be anything: invalid fields are read as absent, and only a
-/// missing verdict is an error.
+/// missing verdict is an error. Additions beside the decision are left out.
 ///
 /// # Errors
 /// When the bytes are not a `RateLimitResponse`, or its `overall_code` is neither of the two.
 pub fn decode_answer(bytes: &[u8]) -> Result<Answer, WireError> {
+    decode_answer_with_additions(bytes).map(|(answer, _)| answer)
+}
+
+/// As [`decode_answer`], with the additions to the request and its response, if there are any.
+///
+/// # Errors
+/// As [`decode_answer`].
+pub fn decode_answer_with_additions(
+    bytes: &[u8],
+) -> Result<(Answer, Option<Box<Additions>>), WireError> {
     let response = rls::ResponseToFilter::decode(bytes)?;
-    Ok(Answer {
+    let answer = Answer {
         verdict: verdict(response.overall_code)
             .ok_or(WireError::UnknownCode(response.overall_code))?,
         statuses: response.statuses.into_iter().map(status_from_wire).collect(),
         metadata: None,
-    })
+    };
+    let is_plain = response.response_headers_to_add.is_empty()
+        && response.request_headers_to_add.is_empty()
+        && response.raw_body.is_empty()
+        && response.dynamic_metadata.is_empty();
+    let additions = (!is_plain).then(|| {
+        Box::new(Additions {
+            response_headers: response.response_headers_to_add,
+            request_headers: response.request_headers_to_add,
+            body: response.raw_body,
+            metadata: response.dynamic_metadata,
+        })
+    });
+    Ok((answer, additions))
+}
+
+/// The parts of an answer that are not about the decision.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Additions {
+    /// For the response, of whichever verdict.
+    pub response_headers: Vec<rls::HeaderValue>,
+    /// For the request that passes.
+    pub request_headers: Vec<rls::HeaderValue>,
+    /// The body of a denial.
+    pub body: Vec<u8>,
+    /// A serialized `google.protobuf.Struct`.
+    pub metadata: Vec<u8>,
 }
 
 fn status_from_wire(status: rls::DescriptorStatus) -> Status {
+    let has_details = status.shadow_denied || !status.further_limits.is_empty();
     Status {
+        details: has_details
+            .then(|| Box::new(details_from_wire(status.further_limits, status.shadow_denied))),
         verdict: verdict(status.code).unwrap_or(Verdict::Allow),
         remaining: status.limit_remaining,
         reset: status.duration_until_reset.map_or(Nanos::ZERO, duration_from_wire),
         lease: status.quota.as_ref().and_then(lease::from_wire),
-        limit: status.current_limit.map(|limit| LimitView {
-            requests: limit.requests_per_unit,
-            unit: unit_from_wire(limit.unit),
-            name: limit.name,
-        }),
+        limit: status.current_limit.map(limit_from_wire),
     }
+}
+
+fn limit_from_wire(limit: rls::RateLimit) -> LimitView {
+    LimitView {
+        requests: limit.requests_per_unit,
+        unit: unit_from_wire(limit.unit),
+        name: limit.name,
+    }
+}
+
+#[cold]
+fn details_from_wire(further: Vec<rls::FurtherLimit>, shadow_denied: bool) -> StatusDetails {
+    let verdict = |denied| if denied { Verdict::Deny } else { Verdict::Allow };
+    let further = further.into_iter().take(StatusDetails::FURTHER_MAX).filter_map(|further| {
+        Some(FurtherLimit {
+            limit: limit_from_wire(further.limit?),
+            remaining: further.remaining,
+            reset: further.duration_until_reset.map_or(Nanos::ZERO, duration_from_wire),
+            verdict: verdict(further.is_over),
+        })
+    });
+    StatusDetails { further: further.collect(), without_shadow: verdict(shadow_denied) }
 }
 
 fn duration_to_wire(span: Nanos) -> prost_types::Duration {

@@ -88,8 +88,7 @@ pub struct HeaderValue {
     pub value: String,
 }
 
-/// An answer without metadata, which the filter does not use: parsing a Struct only to drop it would take
-/// time, and a good part of the module's size.
+/// An answer whose metadata stays bytes: prost's code for a Struct would be a good part of the module's size.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ResponseToFilter {
     /// As in [`RateLimitResponse`].
@@ -98,6 +97,18 @@ pub(crate) struct ResponseToFilter {
     /// As in [`RateLimitResponse`].
     #[prost(message, repeated, tag = "2")]
     pub(crate) statuses: Vec<DescriptorStatus>,
+    /// As in [`RateLimitResponse`].
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) response_headers_to_add: Vec<HeaderValue>,
+    /// As in [`RateLimitResponse`].
+    #[prost(message, repeated, tag = "4")]
+    pub(crate) request_headers_to_add: Vec<HeaderValue>,
+    /// As in [`RateLimitResponse`].
+    #[prost(bytes = "vec", tag = "5")]
+    pub(crate) raw_body: Vec<u8>,
+    /// The bytes of a `google.protobuf.Struct`.
+    #[prost(bytes = "vec", tag = "6")]
+    pub(crate) dynamic_metadata: Vec<u8>,
 }
 
 /// The status of one descriptor.
@@ -118,6 +129,30 @@ pub struct DescriptorStatus {
     /// Hits that may be spent without a call: a lease. Only for clients that request one.
     #[prost(message, optional, tag = "5")]
     pub quota: Option<Quota>,
+    /// The limits that the descriptor meets besides `current_limit`. Tidegate's own field, as the next one:
+    /// only for clients that request leases; others would skip it.
+    #[prost(message, repeated, tag = "1001")]
+    pub further_limits: Vec<FurtherLimit>,
+    /// The descriptor would be denied if its rule were not in shadow.
+    #[prost(bool, tag = "1002")]
+    pub shadow_denied: bool,
+}
+
+/// One more limit that a descriptor meets; Tidegate's own message.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FurtherLimit {
+    /// The limit.
+    #[prost(message, optional, tag = "1")]
+    pub limit: Option<RateLimit>,
+    /// Hits left.
+    #[prost(uint32, tag = "2")]
+    pub remaining: u32,
+    /// Time until the limit resets.
+    #[prost(message, optional, tag = "3")]
+    pub duration_until_reset: Option<prost_types::Duration>,
+    /// The limit has no room for the hits of the request.
+    #[prost(bool, tag = "4")]
+    pub is_over: bool,
 }
 
 /// `RateLimitResponse.Quota`, which carries a lease.

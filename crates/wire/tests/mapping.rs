@@ -149,6 +149,7 @@ fn seconds_until_reset_are_rounded_up() {
         remaining: 0,
         reset: Nanos::new(1_000_000_001),
         lease: None,
+        details: None,
     };
     let wire = |status: &Status| {
         let answer =
@@ -190,6 +191,7 @@ fn statuses() -> impl Strategy<Value = Status> {
             remaining,
             reset: Nanos::from_secs(secs),
             lease: None,
+            details: None,
         },
     )
 }

@@ -6,7 +6,8 @@ use proptest::test_runner::{Config, RngSeed, TestRunner};
 use prost::Message;
 use std::cell::RefCell;
 use tidegate_core::{
-    Answer, Lease, LimitView, Nanos, Request, Status, Timestamp, Unit, Value, Verdict,
+    Answer, FurtherLimit, Lease, LimitView, Nanos, Request, Status, StatusDetails, Timestamp, Unit,
+    Value, Verdict,
 };
 use tidegate_wire::rls::{
     DescriptorEntry, HeaderValue, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
@@ -217,12 +218,6 @@ fn a_reader_reads_short_messages_after_long_ones() {
 }
 
 fn statuses() -> impl Strategy<Value = Status> {
-    let unit = prop::option::of(prop::sample::select(Unit::ALL.to_vec()));
-    let limit = (any::<u32>(), unit, text()).prop_map(|(requests, unit, name)| LimitView {
-        requests,
-        unit,
-        name,
-    });
     let lease = (any::<u64>(), any::<u32>(), any::<u64>()).prop_map(|(id, tokens, until)| Lease {
         id,
         tokens,
@@ -230,17 +225,41 @@ fn statuses() -> impl Strategy<Value = Status> {
     });
     let parts = (
         prop::sample::select(vec![Verdict::Allow, Verdict::Deny]),
-        prop::option::of(limit),
+        prop::option::of(limits()),
         prop_oneof![0..3_u32, any::<u32>()],
         prop_oneof![0..3_000_000_000_u64, any::<u64>()],
         prop::option::of(lease),
+        prop::option::of(details()),
     );
-    parts.prop_map(|(verdict, limit, remaining, reset, lease)| Status {
+    parts.prop_map(|(verdict, limit, remaining, reset, lease, details)| Status {
         verdict,
         limit,
         remaining,
         reset: Nanos::new(reset),
         lease,
+        details,
+    })
+}
+
+fn details() -> impl Strategy<Value = Box<StatusDetails>> {
+    let verdicts = || prop::sample::select(vec![Verdict::Allow, Verdict::Deny]);
+    let further = (limits(), any::<u32>(), any::<u64>(), verdicts());
+    let further = further.prop_map(|(limit, remaining, reset, verdict)| FurtherLimit {
+        limit,
+        remaining,
+        reset: Nanos::new(reset),
+        verdict,
+    });
+    (prop::collection::vec(further, 0..4), verdicts())
+        .prop_map(|(further, without_shadow)| Box::new(StatusDetails { further, without_shadow }))
+}
+
+fn limits() -> impl Strategy<Value = LimitView> {
+    let unit = prop::option::of(prop::sample::select(Unit::ALL.to_vec()));
+    (any::<u32>(), unit, text()).prop_map(|(requests, unit, name)| LimitView {
+        requests,
+        unit,
+        name,
     })
 }
 

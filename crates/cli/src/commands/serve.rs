@@ -97,6 +97,7 @@ fn modes(options: &ServeOptions) -> Modes {
             true => DynamicMetadata::On,
             false => DynamicMetadata::Off,
         },
+        headers: options.replies.replies().form(),
         denied: denied(options.count_denied),
         lease_ttl: options.lease_ttl.0.map(|ttl| Nanos::new(ttl.as_nanos() as u64)),
         lessors: options.workers.lessors(),

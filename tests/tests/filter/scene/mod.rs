@@ -148,5 +148,6 @@ pub(crate) fn status(verdict: Verdict, name: &str, remaining: u32, secs: u64) ->
         remaining,
         reset: Nanos::from_secs(secs),
         lease: None,
+        details: None,
     }
 }
