@@ -14,6 +14,7 @@ mod interner;
 mod node;
 mod rate_limit;
 mod read;
+mod reports;
 mod structured;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
 pub use rate_limit::{
     Action, Condition, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit, Source, WhenAbsent,
 };
+pub use reports::{FilterState, Reports};
 
 use crate::matching::query::Parameters;
 use std::time::Duration;
@@ -65,6 +67,8 @@ pub struct Config {
     pub headers: HeaderStyle,
     /// The reply to a denied request.
     pub denied: DeniedReply,
+    /// Reports beside the decision.
+    pub reports: Reports,
     /// The size of the table of leases that all workers of an Envoy process share, in slots for a few
     /// leases each; 0 disables leases, so that every request needs a call.
     pub lease_slots: u32,

@@ -104,7 +104,7 @@ impl<H: Host> Worker<H> {
     /// never gets a request.
     pub fn new(host: H, config: Config) -> Self {
         let mut stats = Stats::default();
-        stats.define(&host);
+        stats.define(&host, &config.reports.stat_prefix);
         let process = ProcessIdentity::join(&host, &config);
         Worker {
             process,
