@@ -15,7 +15,7 @@ mod node;
 mod rate_limit;
 mod read;
 mod reports;
-mod structured;
+pub(crate) mod structured;
 #[cfg(test)]
 mod tests;
 mod tree;

@@ -188,7 +188,7 @@ impl Stats {
 mod tests {
     use super::*;
     use crate::host::{Call, CallId, Conflict, LogLevel, SharedValue, StreamId, Unsent};
-    use crate::host::{Header, Reply};
+    use crate::host::{Header, NamedHeader, Reply};
     use std::cell::RefCell;
     use tidegate_core::Timestamp;
 
@@ -257,6 +257,9 @@ mod tests {
         fn resume(&self, _: StreamId) {}
         fn reply(&self, _: StreamId, _: &Reply) {}
         fn add_response_headers(&self, _: &[Header]) {}
+        fn append_response_headers(&self, _: &[NamedHeader]) {}
+        fn append_request_headers(&self, _: StreamId, _: &[NamedHeader]) {}
+        fn set_filter_state(&self, _: StreamId, _: &str, _: &str) {}
         fn log(&self, _: LogLevel, _: &str) {}
     }
 
