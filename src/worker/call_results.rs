@@ -37,10 +37,9 @@ impl<H: Host> Worker<H> {
         now: Timestamp,
     ) {
         let read = answer.and_then(|bytes| {
-            let (answer, additions) = tidegate_wire::decode_answer_with_additions(bytes)
-                .map_err(|_| CallError::Malformed)?;
+            let answer = tidegate_wire::decode_answer(bytes).map_err(|_| CallError::Malformed)?;
             match fits(&pending, &answer) {
-                true => Ok((answer, additions)),
+                true => Ok((answer, tidegate_wire::Additions::of_answer(bytes))),
                 false => Err(CallError::Malformed),
             }
         });
@@ -189,15 +188,24 @@ impl<H: Host> Worker<H> {
             let met = MetLimits::of(&descriptor, status, now);
             let mut at_hand = 0;
             if self.leases() {
-                at_hand = self.store_status(pending, &descriptor, status, &met, now);
-                if wish.wanted > 0 && at_hand == 0 {
+                let granted = self.store_status(pending, &descriptor, status, &met, now);
+                if wish.wanted > 0 && granted == 0 {
                     self.shorten_refresh_mark(descriptor.key, now);
                 }
                 self.note_leasability(&descriptor, status, answer.verdict, *wish, now);
+                at_hand = self.tokens_at_hand(descriptor.key, &met, now);
             }
             met_limit(&mut all, &met.tightest, &met.further, at_hand, status.verdict);
         }
         all
+    }
+
+    /// The tokens of this worker, and those that its record of a limit counts as the slot's.
+    fn tokens_at_hand(&self, key: LeaseKey, met: &MetLimits, now: Timestamp) -> u64 {
+        self.local.of(key).map_or(0, |record| {
+            let in_slot = record.state.limit.remaining.saturating_sub(met.tightest.remaining);
+            record.state.pool.left(now).saturating_add(in_slot.into())
+        })
     }
 
     /// The limits that would have denied a request if no rule were in shadow.
@@ -317,18 +325,24 @@ impl<H: Host> Worker<H> {
             slot.demand.note(u64::from(kept), now);
             slot.refreshing_until = Timestamp::default();
             let stored = rest.left == 0 || slot.grant(rest, now).is_ok();
-            (stored, Write::Store)
+            // Another lease may be there, too.
+            (stored.then(|| slot.pool.left(now)), Write::Store)
         });
-        if stored != Some(true) {
+        let in_slot = stored.flatten();
+        if let Some(record) = self.local.get_mut(index)
+            && let Some(in_slot) = in_slot
+        {
+            let left = u64::from(met.tightest.remaining).saturating_add(in_slot);
+            record.state.limit.remaining = u32::try_from(left).unwrap_or(u32::MAX);
+            record.further = met.further.with_more(in_slot);
+        }
+        if in_slot.is_none() {
             let record = self.local.get_mut(index);
             let refused = record.is_none_or(|record| record.state.pool.put(rest, now).is_err());
             if refused {
                 let (key, entries) = (descriptor.key, Box::from(descriptor.entries));
                 self.queue_return(ReturnableTokens { key, entries, lease: rest });
             }
-        } else if let Some(record) = self.local.get_mut(index) {
-            record.state.limit.remaining = met.tightest.remaining.saturating_add(rest.left);
-            record.further = met.further.with_more(rest.left.into());
         }
         self.watch(index, descriptor);
     }

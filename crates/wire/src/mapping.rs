@@ -179,54 +179,18 @@ pub(crate) fn reset_to_wire(status: &Status, reset: Nanos) -> Nanos {
 }
 
 /// Decodes an answer, for clients. Bytes may be anything: invalid fields are read as absent, and only a
-/// missing verdict is an error. Additions beside the decision are left out.
+/// missing verdict is an error. For its additions see [`Additions`](crate::Additions).
 ///
 /// # Errors
 /// When the bytes are not a `RateLimitResponse`, or its `overall_code` is neither of the two.
 pub fn decode_answer(bytes: &[u8]) -> Result<Answer, WireError> {
-    decode_answer_with_additions(bytes).map(|(answer, _)| answer)
-}
-
-/// As [`decode_answer`], with the additions to the request and its response, if there are any.
-///
-/// # Errors
-/// As [`decode_answer`].
-pub fn decode_answer_with_additions(
-    bytes: &[u8],
-) -> Result<(Answer, Option<Box<Additions>>), WireError> {
     let response = rls::ResponseToFilter::decode(bytes)?;
-    let answer = Answer {
+    Ok(Answer {
         verdict: verdict(response.overall_code)
             .ok_or(WireError::UnknownCode(response.overall_code))?,
         statuses: response.statuses.into_iter().map(status_from_wire).collect(),
         metadata: None,
-    };
-    let is_plain = response.response_headers_to_add.is_empty()
-        && response.request_headers_to_add.is_empty()
-        && response.raw_body.is_empty()
-        && response.dynamic_metadata.is_empty();
-    let additions = (!is_plain).then(|| {
-        Box::new(Additions {
-            response_headers: response.response_headers_to_add,
-            request_headers: response.request_headers_to_add,
-            body: response.raw_body,
-            metadata: response.dynamic_metadata,
-        })
-    });
-    Ok((answer, additions))
-}
-
-/// The parts of an answer that are not about the decision.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Additions {
-    /// For the response, of whichever verdict.
-    pub response_headers: Vec<rls::HeaderValue>,
-    /// For the request that passes.
-    pub request_headers: Vec<rls::HeaderValue>,
-    /// The body of a denial.
-    pub body: Vec<u8>,
-    /// A serialized `google.protobuf.Struct`.
-    pub metadata: Vec<u8>,
+    })
 }
 
 fn status_from_wire(status: rls::DescriptorStatus) -> Status {

@@ -88,7 +88,8 @@ pub struct HeaderValue {
     pub value: String,
 }
 
-/// An answer whose metadata stays bytes: prost's code for a Struct would be a good part of the module's size.
+/// An answer without its additions: prost's code for a Struct would be a good part of the module's size, so
+/// `additions` reads these by hand.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ResponseToFilter {
     /// As in [`RateLimitResponse`].
@@ -97,18 +98,6 @@ pub(crate) struct ResponseToFilter {
     /// As in [`RateLimitResponse`].
     #[prost(message, repeated, tag = "2")]
     pub(crate) statuses: Vec<DescriptorStatus>,
-    /// As in [`RateLimitResponse`].
-    #[prost(message, repeated, tag = "3")]
-    pub(crate) response_headers_to_add: Vec<HeaderValue>,
-    /// As in [`RateLimitResponse`].
-    #[prost(message, repeated, tag = "4")]
-    pub(crate) request_headers_to_add: Vec<HeaderValue>,
-    /// As in [`RateLimitResponse`].
-    #[prost(bytes = "vec", tag = "5")]
-    pub(crate) raw_body: Vec<u8>,
-    /// The bytes of a `google.protobuf.Struct`.
-    #[prost(bytes = "vec", tag = "6")]
-    pub(crate) dynamic_metadata: Vec<u8>,
 }
 
 /// The status of one descriptor.

@@ -11,9 +11,11 @@ use tidegate_core::{
 };
 use tidegate_wire::rls::{
     DescriptorEntry, HeaderValue, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+    RateLimitResponse,
 };
 use tidegate_wire::{
-    RequestReader, WireError, decode_request, encode_answer, request_from_wire, response_to_wire,
+    Additions, RequestReader, Struct, WireError, decode_request, encode_answer, request_from_wire,
+    response_to_wire,
 };
 
 fn runner(cases: u32) -> TestRunner {
@@ -215,6 +217,56 @@ fn a_reader_reads_short_messages_after_long_ones() {
     for entries in [1, 200, 2, 1] {
         check(&mut reader, &of(entries));
     }
+}
+
+/// Of whole answers, and of some in which a byte is another one.
+#[test]
+fn additions_are_read_as_prost_reads_them() {
+    let header = (text(), text()).prop_map(|(key, value)| HeaderValue { key, value });
+    let headers = || prop::collection::vec(header.clone(), 0..4);
+    let metadata = prop::option::of(prop::collection::btree_map(text(), any::<bool>(), 0..4));
+    let body = prop::collection::vec(any::<u8>(), 0..9);
+    let change = prop::option::of((any::<prop::sample::Index>(), any::<u8>()));
+    let answers = (headers(), headers(), body, metadata, statuses(), change);
+    runner(2_000)
+        .run(&answers, |(response, request, body, metadata, status, change)| {
+            let mut answer = response_to_wire(&Answer {
+                verdict: Verdict::Deny,
+                statuses: vec![status],
+                metadata: None,
+            });
+            answer.response_headers_to_add = response;
+            answer.request_headers_to_add = request;
+            answer.raw_body = body;
+            answer.dynamic_metadata = metadata.map(|fields| Struct {
+                fields: fields.into_iter().map(|(name, flag)| (name, flag.into())).collect(),
+            });
+            let mut bytes = answer.encode_to_vec();
+            if let Some((index, byte)) = change {
+                let index = index.index(bytes.len());
+                bytes[index] = byte;
+            }
+            let Ok(answer) = RateLimitResponse::decode(bytes.as_slice()) else {
+                let _ = Additions::of_answer(&bytes);
+                return Ok(());
+            };
+            // Groups and the like are left out as a whole.
+            let Some(read) = Additions::of_answer(&bytes) else {
+                let nothing = answer.response_headers_to_add.is_empty()
+                    && answer.request_headers_to_add.is_empty()
+                    && answer.raw_body.is_empty()
+                    && answer.dynamic_metadata.is_none();
+                prop_assert!(nothing || change.is_some());
+                return Ok(());
+            };
+            prop_assert_eq!(read.response_headers, answer.response_headers_to_add);
+            prop_assert_eq!(read.request_headers, answer.request_headers_to_add);
+            prop_assert_eq!(read.body, answer.raw_body);
+            let metadata = Struct::decode(read.metadata.as_slice()).unwrap();
+            prop_assert_eq!(metadata, answer.dynamic_metadata.unwrap_or_default());
+            Ok(())
+        })
+        .unwrap();
 }
 
 fn statuses() -> impl Strategy<Value = Status> {
