@@ -80,6 +80,23 @@ fn an_asked_and_a_leased_decision_show_every_limit_with_the_tokens_at_hand() {
     }
 }
 
+/// A new lease did not count the tokens of the one before it that were still in the slot, so clients
+/// saw fewer hits left than there were, until the next chunk was taken.
+#[test]
+fn tokens_of_an_earlier_lease_count_too() {
+    let mut envoy = ietf(1);
+    let (first, _) = envoy.request(0, &[("a", 1)]);
+    let earlier = super::states::tokens(&envoy, 3, 9);
+    envoy.change_slot("a", |slot| slot.pool.leases[0] = earlier);
+    let status = several(Verdict::Allow, [31, 431, 831], lease(&envoy, 50));
+    answer(&mut envoy, Verdict::Allow, vec![status]);
+    let expected =
+        |t: u32| format!("\"t\";r={t};t=5, \"day\";r={};t=9, \"k\";r={};t=9", t + 400, t + 800);
+    assert_eq!(shown(&mut envoy, 0, first), expected(90));
+    let (second, _) = envoy.request(0, &[("a", 1)]);
+    assert_eq!(shown(&mut envoy, 0, second), expected(89));
+}
+
 #[test]
 fn draft03_lists_every_limit() {
     let mut envoy = Envoy::with(1, |config| config.headers = HeaderStyle::Draft03);
