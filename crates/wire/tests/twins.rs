@@ -222,8 +222,8 @@ fn a_reader_reads_short_messages_after_long_ones() {
 /// Of whole answers, and of some in which a byte is another one.
 #[test]
 fn additions_are_read_as_prost_reads_them() {
-    let header = (text(), text()).prop_map(|(key, value)| HeaderValue { key, value });
-    let headers = || prop::collection::vec(header.clone(), 0..4);
+    let header = || (text(), text()).prop_map(|(key, value)| HeaderValue { key, value });
+    let headers = || prop::collection::vec(header(), 0..4);
     let metadata = prop::option::of(prop::collection::btree_map(text(), any::<bool>(), 0..4));
     let body = prop::collection::vec(any::<u8>(), 0..9);
     let change = prop::option::of((any::<prop::sample::Index>(), any::<u8>()));
