@@ -104,7 +104,6 @@ fn absurd(odd: &mut Odd, call: &GrpcCall) -> RateLimitResponse {
         dynamic_metadata: (odd.below(4) == 0).then(|| prost_types::Struct {
             fields: [(text(odd), prost_types::Value::from(text(odd)))].into(),
         }),
-        ..RateLimitResponse::default()
     }
 }
 
