@@ -4,6 +4,7 @@ mod bounds;
 mod filter_options;
 mod hostile;
 mod mistakes;
+mod reports;
 
 use super::*;
 
