@@ -10,10 +10,11 @@
 mod document;
 pub(crate) mod encoded;
 mod filter_options;
+pub(crate) mod format;
 mod interner;
 mod node;
 mod rate_limit;
-mod read;
+pub(crate) mod read;
 mod reports;
 pub(crate) mod structured;
 #[cfg(test)]
@@ -23,9 +24,11 @@ mod unsupported;
 
 pub use encoded::Encoded;
 pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selection};
+pub use format::{Command, Format, Piece, Show};
 pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
 pub use rate_limit::{
-    Action, Condition, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit, Source, WhenAbsent,
+    Action, Claim, Condition, Enforcement, Fact, Formatted, HITS_MAX, HitsAddend, LimitSource,
+    RateLimit, Source, WhenAbsent,
 };
 pub use reports::{FilterState, Reports};
 
