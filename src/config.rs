@@ -19,6 +19,8 @@ mod structured;
 mod tests;
 mod tree;
 mod unsupported;
+#[cfg(feature = "cel")]
+pub(crate) mod when;
 
 pub use encoded::Encoded;
 pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selection};
@@ -26,6 +28,8 @@ pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
 pub use rate_limit::{
     Action, Condition, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit, Source, WhenAbsent,
 };
+#[cfg(feature = "cel")]
+pub use when::When;
 
 use crate::matching::query::Parameters;
 use std::time::Duration;

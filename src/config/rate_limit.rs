@@ -4,6 +4,8 @@
 //! Each fact has one number in a configuration, so that it is read at most once per request.
 
 use super::encoded::Encoded;
+#[cfg(feature = "cel")]
+use super::when::When;
 use crate::matching::address::AddressMatcher;
 use crate::matching::value::{Sense, ValueMatcher};
 
@@ -14,6 +16,9 @@ pub struct RateLimit {
     pub enforcement: Enforcement,
     /// It applies to requests that meet all of these.
     pub conditions: Vec<Condition>,
+    /// It applies to requests for which this holds, too.
+    #[cfg(feature = "cel")]
+    pub when: Option<Box<When>>,
     /// The cost of a request.
     pub hits: HitsAddend,
     /// Never empty.

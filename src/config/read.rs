@@ -6,6 +6,8 @@ mod filter_options;
 mod matcher;
 mod metadata;
 mod rate_limit;
+#[cfg(feature = "cel")]
+mod when;
 
 use super::interner::Interner;
 use super::node::Node;

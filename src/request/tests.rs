@@ -1,6 +1,8 @@
 //! Requests and the descriptors extracted from them, by configurations as users write them.
 
 mod as_envoy;
+#[cfg(feature = "cel")]
+mod when;
 
 use super::*;
 use crate::config::encoded::{encoded, entries_of};

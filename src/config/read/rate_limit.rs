@@ -4,19 +4,31 @@ use super::action::action;
 use super::checks::{as_header_name, header_name, in_range, items_up_to, not_empty};
 use super::enforcement;
 use super::metadata::{ROUTE_ENTRY, metadata_key};
+#[cfg(feature = "cel")]
+use super::when::when;
 use crate::config::ConfigError;
 use crate::config::interner::Interner;
 use crate::config::node::Node;
 use crate::config::rate_limit::{Condition, HITS_MAX, HitsAddend, RateLimit, Source};
 use crate::config::unsupported::{OF_A_RATE_LIMIT, OF_HITS};
 
+const FIELDS: [&str; if cfg!(feature = "cel") { 8 } else { 7 }] = [
+    "actions",
+    "hits_addend",
+    "routes",
+    "route_metadata",
+    "shadow",
+    "stage",
+    "disable_key",
+    #[cfg(feature = "cel")]
+    "when",
+];
+
 pub(super) fn rate_limit(
     node: &Node<'_>,
     interner: &mut Interner,
 ) -> Result<RateLimit, ConfigError> {
-    let fields =
-        ["actions", "hits_addend", "routes", "route_metadata", "shadow", "stage", "disable_key"];
-    node.object("an object with `actions`", &fields, &OF_A_RATE_LIMIT)?;
+    node.object("an object with `actions`", &FIELDS, &OF_A_RATE_LIMIT)?;
     // Of Envoy's runtime, which a Wasm filter cannot read. Without a value there, it has no effect.
     if let Some(key) = node.field("disable_key") {
         key.text()?;
@@ -30,7 +42,14 @@ pub(super) fn rate_limit(
     for item in &items_up_to(&node.required("actions")?, tidegate_wire::ENTRIES_MAX)? {
         actions.push(action(item, interner)?);
     }
-    Ok(RateLimit { enforcement: enforcement(node)?, conditions, hits, actions })
+    Ok(RateLimit {
+        enforcement: enforcement(node)?,
+        conditions,
+        #[cfg(feature = "cel")]
+        when: when(node, interner)?,
+        hits,
+        actions,
+    })
 }
 
 fn conditions(node: &Node<'_>, interner: &mut Interner) -> Result<Vec<Condition>, ConfigError> {
