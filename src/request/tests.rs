@@ -3,6 +3,8 @@
 mod as_envoy;
 #[cfg(feature = "cel")]
 mod when;
+#[cfg(feature = "cel")]
+mod when_twin;
 
 use super::*;
 use crate::config::encoded::{encoded, entries_of};

@@ -16,6 +16,7 @@ use crate::config::interner::Interner;
 use crate::config::node::Node;
 use crate::config::when::When;
 use cel::common::ast::{IdedExpr, SourceInfo};
+use cel::parser::pratt_parser::{Lexer, TokenKind};
 use cel::parser::{ParseErrors, PrattParser};
 use compile::Compiler;
 use std::sync::Arc;
@@ -24,6 +25,11 @@ use std::sync::Arc;
 const BYTES_MAX: usize = 2048;
 /// The deepest nesting: parsing, compiling and evaluating recurse.
 const DEPTH_MAX: u16 = 32;
+
+/// The most operators, dots and opening brackets. In a chain such as `a + b + c`, each makes the
+/// parser's tree deeper, and the tree is freed by recursion: of a thousand, one level is three
+/// calls. Chains of `&&` and `||` are balanced.
+const OPERATORS_MAX: usize = 256;
 
 /// The condition of an entry, if it has one.
 pub(super) fn when(
@@ -36,12 +42,50 @@ pub(super) fn when(
     if bytes > BYTES_MAX {
         return Err(node.error(&format!("the expression has {bytes} bytes (maximum {BYTES_MAX})")));
     }
+    let operators = operators(text);
+    if operators > OPERATORS_MAX {
+        return Err(node.error(&format!(
+            "the expression has {operators} operators, dots and brackets (maximum {OPERATORS_MAX})"
+        )));
+    }
     let parsed = parse(text).map_err(|errors| node.error(&first_of(&errors)))?;
     let root = Compiler::new(&node, interner).root(&parsed).map_err(|mistake| {
         let at = position(text, mistake.expression);
         node.error(&located(&mistake.message, at))
     })?;
     Ok(Some(Box::new(When { path: node.error("").path, root })))
+}
+
+fn operators(text: &str) -> usize {
+    let mut lexer = Lexer::new(text);
+    let tokens = std::iter::from_fn(|| {
+        let token = lexer.lex();
+        (token.kind != TokenKind::TokEnd).then_some(token.kind)
+    });
+    let deepens = |kind: &TokenKind| {
+        !matches!(
+            kind,
+            TokenKind::TokError
+                | TokenKind::TokWhitespace
+                | TokenKind::TokComment
+                | TokenKind::TokNull
+                | TokenKind::TokFalse
+                | TokenKind::TokTrue
+                | TokenKind::TokInt
+                | TokenKind::TokFloat
+                | TokenKind::TokString
+                | TokenKind::TokIdent
+                | TokenKind::TokRightBracket
+                | TokenKind::TokRightBrace
+                | TokenKind::TokRightParen
+                | TokenKind::TokComma
+                | TokenKind::TokColon
+                | TokenKind::TokLogicalAnd
+                | TokenKind::TokLogicalOr
+        )
+    };
+    // An error is a token too, so the end comes after at most as many as there are bytes.
+    tokens.take(BYTES_MAX).filter(deepens).count()
 }
 
 fn parse(text: &str) -> Result<IdedExpr, ParseErrors> {

@@ -67,11 +67,11 @@ impl<'e> Value<'e> {
         }
     }
 
-    /// Whether two values are equal. Values of different types are not; lists and maps are not
-    /// compared.
+    /// Whether two values are equal. Values of different types are not; two lists or two maps are
+    /// not compared.
     pub(super) fn equals(&self, other: &Value<'_>, all: &[u8]) -> Result<bool, Cause> {
         Ok(match (self, other) {
-            (Value::List(_) | Value::Map(_), _) | (_, Value::List(_) | Value::Map(_)) => {
+            (Value::List(_), Value::List(_)) | (Value::Map(_), Value::Map(_)) => {
                 return Err(Cause::Type);
             }
             (Value::Null, Value::Null) => true,
@@ -93,6 +93,10 @@ impl<'e> Value<'e> {
                     }
                 }
             }
+            // No map has such a key.
+            (Value::Map(_), Value::Null | Value::List(_) | Value::Map(_)) => {
+                return Err(Cause::Type);
+            }
             (Value::Map(Map::Constant(entries)), key) => {
                 let mut entries = entries.iter();
                 let found =
@@ -107,7 +111,7 @@ impl<'e> Value<'e> {
                 metadata::field(all, range.clone(), name.bytes(all)).map(Value::found)
             }
             // Metadata has only texts as keys.
-            (Value::Map(_), Value::Int(_) | Value::Bool(_)) => None,
+            (Value::Map(_), Value::Bool(_) | Value::Int(_) | Value::Double(_)) => None,
             _ => return Err(Cause::Type),
         };
         found.ok_or(Cause::Absent)
