@@ -153,8 +153,10 @@ impl Compiler<'_, '_> {
         let left = self.of_type(left, scalars, depth)?;
         let right = self.of_type(right, scalars, depth)?;
         let numbers = |of_type: Type| of_type.may_be(&NUMBERS);
-        let are_alike = left.1.may_be(&[right.1]) || right.1.may_be(&[left.1]);
-        if !are_alike && !(numbers(left.1) && numbers(right.1)) {
+        let are_alike = left.1.may_be(&[right.1])
+            || right.1.may_be(&[left.1])
+            || (numbers(left.1) && numbers(right.1));
+        if !are_alike {
             return mistake(of, format!("{} is compared with {}", left.1, right.1));
         }
         Ok((Expr::Compare(comparison, Box::new([left.0, right.0])), Type::Bool))

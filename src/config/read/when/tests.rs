@@ -1,5 +1,6 @@
 //! One row per mistake in an expression, each with its message and position; and the bounds.
 
+use super::names::{FUNCTIONS, VARIABLES};
 use crate::config::Config;
 use crate::config::when::Expr;
 use serde_json::json;
@@ -238,4 +239,32 @@ fn all_expressions_of_matches_together_are_bounded() {
     assert_eq!(read(70), Ok(()));
     let error = read(90).unwrap_err().message;
     assert!(error.contains("all expressions compile to"), "{error}");
+}
+
+/// The page lists every variable and function, and its examples are entries.
+#[test]
+fn the_reference_is_true() {
+    let page = include_str!("../../../../docs/reference/cel.md");
+    for (name, _) in VARIABLES {
+        assert!(page.contains(&format!("`{name}")), "{name} is not in docs/reference/cel.md");
+    }
+    for name in FUNCTIONS {
+        assert!(page.contains(&format!("`{name}")), "{name} is not in docs/reference/cel.md");
+    }
+    let blocks = page.split("```json\n").skip(1).filter_map(|rest| rest.split_once("```"));
+    let blocks: Vec<&str> = blocks.map(|(block, _)| block).collect();
+    assert_eq!(blocks.len(), 1);
+    for block in blocks {
+        let json =
+            format!(r#"{{"domain":"d","sidecar":{{"cluster":"c"}},"rate_limits":[{block}]}}"#);
+        assert_eq!(Config::from_envoy(json.as_bytes()).err(), None, "{block}");
+    }
+    for when in [
+        "has(jwt.claims.tier) && jwt.claims.tier != 'gold'",
+        "int(jwt.claims.seats) % 10 == 0",
+        "request.url_path.startsWith('/v1/') && request.headers['x-plan'] in ['free', 'trial'] \
+         && request.headers['user-agent'].matches('^(curl|wget)/')",
+    ] {
+        assert!(read(when).is_ok(), "{when}");
+    }
 }
