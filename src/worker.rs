@@ -21,7 +21,7 @@ mod token_returns;
 
 use crate::config::{Config, HeaderStyle, RequestType, Selection};
 use crate::host::stats::{Counter, Stats};
-use crate::host::{CallId, Host, Reply, RequestFacts, StreamId};
+use crate::host::{CallId, Host, RequestFacts, StreamId};
 use crate::leases::descriptor_state::{DescriptorState, LocalDecision};
 use crate::leases::local_table::{LocalTable, ReturnableTokens};
 use crate::leases::process::ProcessIdentity;
@@ -34,7 +34,7 @@ use crate::worker::streams::{LeaseKeys, StreamState, Streams};
 use crate::worker::tick_clock::TickClock;
 use call_error::{CallError, Undecided};
 use local_decisions::Attempt;
-use replies::LimitStatus;
+use replies::{Denial, LimitStatus};
 use resuming::ResumeQueue;
 pub use resuming::UndeliveredOutcomes;
 use std::collections::VecDeque;
@@ -59,7 +59,18 @@ enum Outcome {
     /// It passes, with state for its response.
     Allow(Option<StreamState>),
     /// It gets a local reply.
-    Deny(Reply),
+    Deny(Denial),
+}
+
+/// What became of a request in its own callback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Decided {
+    /// It passes.
+    Allow,
+    /// It has its local reply.
+    Deny,
+    /// It waits.
+    Later,
 }
 
 /// A worker.
@@ -178,54 +189,49 @@ impl<H: Host> Worker<H> {
             return HeadersStatus::Continue;
         }
         let now = self.host.now();
-        let outcome = self.enforce(stream, enforced, now);
+        let decided = self.enforce(stream, enforced, now);
         // A request that is denied does not count in shadow. One that waits may still pass.
-        if !matches!(outcome, Some(Outcome::Deny(_))) {
+        if decided != Decided::Deny {
             self.shadow(shadowed, now);
         }
-        match outcome {
-            Some(Outcome::Allow(kept)) => {
-                self.keep(stream, kept);
-                HeadersStatus::Continue
-            }
-            Some(Outcome::Deny(reply)) => {
-                self.host.reply(stream, &reply);
-                HeadersStatus::Pause
-            }
-            None => HeadersStatus::Pause,
+        match decided {
+            Decided::Allow => HeadersStatus::Continue,
+            Decided::Deny | Decided::Later => HeadersStatus::Pause,
         }
     }
 
-    /// Decides the enforced descriptors; none if the request must wait.
-    fn enforce(
-        &mut self,
-        stream: StreamId,
-        descriptors: &Descriptors,
-        now: Timestamp,
-    ) -> Option<Outcome> {
+    /// Decides the enforced descriptors, and carries that out.
+    fn enforce(&mut self, stream: StreamId, descriptors: &Descriptors, now: Timestamp) -> Decided {
         if descriptors.is_empty() {
-            return Some(Outcome::Allow(None));
+            return Decided::Allow;
         }
         match self.decide(descriptors, Attempt::First, now) {
-            LocalDecision::Allow => {
-                self.stats.count(Counter::AllowedLocal);
-                Some(Outcome::Allow(self.allowed_state(descriptors)))
-            }
             LocalDecision::Deny if self.enforces_denial(Requester::Stream(stream)) => {
                 self.stats.count(Counter::DeniedLocal);
-                Some(Outcome::Deny(self.denial(descriptors, now)))
+                self.denial(descriptors, now).send(&self.host, stream);
+                Decided::Deny
             }
-            LocalDecision::Deny => {
+            LocalDecision::Allow | LocalDecision::Deny => {
                 self.stats.count(Counter::AllowedLocal);
-                Some(Outcome::Allow(self.allowed_state(descriptors)))
+                let kept = self.allowed_state(descriptors);
+                self.keep(stream, kept);
+                Decided::Allow
             }
             LocalDecision::Ask => {
                 self.stats.count(Counter::LeaseMisses);
                 self.streams.insert(stream, StreamState::Paused);
-                let undecided =
-                    self.call_or_wait(Requester::Stream(stream), descriptors, now).err()?;
+                let requester = Requester::Stream(stream);
+                let Err(why) = self.call_or_wait(requester, descriptors, now) else {
+                    return Decided::Later;
+                };
                 self.streams.remove(&stream);
-                Some(self.undecided(undecided))
+                match self.undecided(why) {
+                    Outcome::Allow(_) => Decided::Allow,
+                    Outcome::Deny(mut denial) => {
+                        denial.send(&self.host, stream);
+                        Decided::Deny
+                    }
+                }
             }
         }
     }
@@ -272,7 +278,10 @@ impl<H: Host> Worker<H> {
             return;
         }
         let (now, limits) = match self.streams.remove(&stream) {
-            Some(StreamState::DecidedLocally(keys)) => self.limits_of(&keys),
+            Some(StreamState::DecidedLocally(keys)) => {
+                self.limits_of(keys.iter().map(|key| (key, None)))
+            }
+            Some(StreamState::DecidedByEntry(keys)) => self.limits_of(keys.into_iter()),
             Some(StreamState::DecidedBySidecar(limits)) => (self.host.now(), limits),
             // Answered by another filter while it was paused; its deletion is still to come.
             Some(paused @ StreamState::Paused) => {
@@ -343,6 +352,7 @@ impl<H: Host> Worker<H> {
         self.resume_queue.take()
     }
 
+    #[inline]
     fn keep(&mut self, stream: StreamId, kept: Option<StreamState>) {
         if let Some(kept) = kept {
             self.streams.insert(stream, kept);
@@ -364,32 +374,42 @@ impl<H: Host> Worker<H> {
             return None;
         }
         let known = |key| self.local.of(key).is_some_and(|record| record.state.limit.is_known());
-        descriptors
-            .iter()
-            .any(|descriptor| known(descriptor.key))
-            .then(|| StreamState::DecidedLocally(LeaseKeys::of(descriptors)))
+        descriptors.iter().any(|descriptor| known(descriptor.key)).then(|| {
+            match self.config.headers {
+                HeaderStyle::ByEntry => StreamState::by_entry(descriptors),
+                _ => StreamState::DecidedLocally(LeaseKeys::of(descriptors)),
+            }
+        })
     }
 
-    fn limits_of(&self, keys: &LeaseKeys) -> (Timestamp, Vec<LimitStatus>) {
+    /// The limits of these keys, each with the entry of `rate_limits` that it comes from.
+    fn limits_of(
+        &self,
+        keys: impl Iterator<Item = (LeaseKey, Option<u8>)>,
+    ) -> (Timestamp, Vec<LimitStatus>) {
         let now = self.host.now();
-        let limits = keys.iter().filter_map(|key| {
-            let entry = &self.local.of(key)?.state;
-            let at_hand = entry.pool.left(now);
-            Some(LimitStatus { limit: entry.limit, at_hand, verdict: Verdict::Allow })
+        let limits = keys.filter_map(|(key, entry)| {
+            let state = &self.local.of(key)?.state;
+            let at_hand = state.pool.left(now);
+            Some(LimitStatus { limit: state.limit, at_hand, verdict: Verdict::Allow, entry })
         });
         (now, limits.collect())
     }
 
-    fn denial(&self, descriptors: &Descriptors, now: Timestamp) -> Reply {
-        let limits = descriptors.iter().filter_map(|descriptor| {
-            let entry = &self.local.of(descriptor.key)?.state;
-            let verdict = match entry.is_denied(needed_by_own(descriptors, &descriptor), now) {
+    fn denial(&self, descriptors: &Descriptors, now: Timestamp) -> Denial {
+        let mut limits = Vec::with_capacity(descriptors.len());
+        for (index, descriptor) in descriptors.iter().enumerate() {
+            let Some(record) = self.local.of(descriptor.key) else { continue };
+            let state = &record.state;
+            let verdict = match state.is_denied(needed_by_own(descriptors, &descriptor), now) {
                 true => Verdict::Deny,
                 false => Verdict::Allow,
             };
-            Some(LimitStatus { limit: entry.limit, at_hand: entry.pool.left(now), verdict })
-        });
-        replies::denial(&self.config, &limits.collect::<Vec<_>>(), now)
+            let entry = if self.config.has_origins { descriptors.origin(index) } else { None };
+            let at_hand = state.pool.left(now);
+            limits.push(LimitStatus { limit: state.limit, at_hand, verdict, entry });
+        }
+        replies::denial(&self.config, &limits, now, &|| self.host.random())
     }
 
     fn paused(&self) -> usize {

@@ -89,8 +89,8 @@ impl<H: Host> Worker<H> {
         now: Timestamp,
     ) {
         if verdict == Verdict::Deny && self.enforces_denial(requester) {
-            let reply = replies::denial(&self.config, &limits, now);
-            return self.deliver_counted(requester, Outcome::Deny(reply));
+            let denial = replies::denial(&self.config, &limits, now, &|| self.host.random());
+            return self.deliver_counted(requester, Outcome::Deny(denial));
         }
         let tells = self.config.headers != HeaderStyle::Off
             && limits.iter().any(|status| status.limit.is_known());
@@ -122,8 +122,8 @@ impl<H: Host> Worker<H> {
             match self.decide(&waiter.descriptors, Attempt::Repeated, now) {
                 LocalDecision::Ask => undecided.push_back(waiter),
                 LocalDecision::Deny if self.enforces_denial(waiter.requester) => {
-                    let reply = self.denial(&waiter.descriptors, now);
-                    self.deliver_counted(waiter.requester, Outcome::Deny(reply));
+                    let denial = self.denial(&waiter.descriptors, now);
+                    self.deliver_counted(waiter.requester, Outcome::Deny(denial));
                 }
                 LocalDecision::Allow | LocalDecision::Deny => {
                     let kept = self.allowed_state(&waiter.descriptors);
@@ -159,7 +159,7 @@ impl<H: Host> Worker<H> {
     ) -> Vec<LimitStatus> {
         let mut all = Vec::with_capacity(answer.statuses.len());
         let statuses = pending.descriptors.iter().zip(&answer.statuses).zip(&pending.wishes);
-        for ((descriptor, status), wish) in statuses {
+        for (index, ((descriptor, status), wish)) in statuses.enumerate() {
             let keys = || {
                 let entries = entries_of(descriptor.entries);
                 entries.into_iter().map(|entry| entry.key).collect::<Vec<_>>().join(".")
@@ -173,7 +173,8 @@ impl<H: Host> Worker<H> {
                 }
                 self.note_leasability(&descriptor, status, answer.verdict, *wish, now);
             }
-            all.push(LimitStatus { limit, at_hand, verdict: status.verdict });
+            let entry = pending.descriptors.origin(index);
+            all.push(LimitStatus { limit, at_hand, verdict: status.verdict, entry });
         }
         all
     }

@@ -137,7 +137,7 @@ impl<H: Host> Worker<H> {
                 self.keep(stream, kept);
                 self.host.resume(stream);
             }
-            Outcome::Deny(reply) => self.host.reply(stream, &reply),
+            Outcome::Deny(mut denial) => denial.send(&self.host, stream),
         }
     }
 

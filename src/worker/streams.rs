@@ -12,8 +12,19 @@ pub(crate) enum StreamState {
     /// It passed by local state about these keys; its response headers use their state at that
     /// time.
     DecidedLocally(LeaseKeys),
+    /// The same, where headers depend on the entries of `rate_limits` that the keys come from.
+    DecidedByEntry(Vec<(LeaseKey, Option<u8>)>),
     /// It passed by a response with these limits.
     DecidedBySidecar(Vec<LimitStatus>),
+}
+
+impl StreamState {
+    #[cold]
+    pub(crate) fn by_entry(descriptors: &Descriptors) -> StreamState {
+        let keys = descriptors.iter().enumerate();
+        let keys = keys.map(|(index, descriptor)| (descriptor.key, descriptors.origin(index)));
+        StreamState::DecidedByEntry(keys.collect())
+    }
 }
 
 /// The requests of a worker. Envoy chooses the ids, so the hash needs no secret, and runs are

@@ -191,6 +191,15 @@ impl Host for SimHost {
         }
     }
 
+    fn request_header<T>(
+        &self,
+        _stream: StreamId,
+        _name: &str,
+        _read: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
+        None
+    }
+
     fn add_response_headers(&self, _headers: &[Header]) {}
 
     fn define_metric(&self, _kind: MetricKind, name: &str) -> Option<u32> {

@@ -2,20 +2,35 @@
 
 use super::action::action;
 use super::checks::{as_header_name, header_name, in_range, items_up_to, not_empty};
-use super::enforcement;
+use super::denied::{self, OF_A_RULE};
 use super::metadata::{ROUTE_ENTRY, metadata_key};
+use super::{enforcement, variant};
 use crate::config::ConfigError;
+use crate::config::denied::ReplyContent;
 use crate::config::interner::Interner;
 use crate::config::node::Node;
-use crate::config::rate_limit::{Condition, HITS_MAX, HitsAddend, RateLimit, Source};
+use crate::config::rate_limit::{
+    Condition, HITS_MAX, HitsAddend, RateLimit, Source, XRateLimitOption,
+};
 use crate::config::unsupported::{OF_A_RATE_LIMIT, OF_HITS};
 
+/// `denials` is the content of denials by other rules.
 pub(super) fn rate_limit(
     node: &Node<'_>,
+    denials: &ReplyContent,
     interner: &mut Interner,
 ) -> Result<RateLimit, ConfigError> {
-    let fields =
-        ["actions", "hits_addend", "routes", "route_metadata", "shadow", "stage", "disable_key"];
+    let fields = [
+        "actions",
+        "hits_addend",
+        "routes",
+        "route_metadata",
+        "shadow",
+        "stage",
+        "disable_key",
+        "x_ratelimit_option",
+        "denied",
+    ];
     node.object("an object with `actions`", &fields, &OF_A_RATE_LIMIT)?;
     // Of Envoy's runtime, which a Wasm filter cannot read. Without a value there, it has no effect.
     if let Some(key) = node.field("disable_key") {
@@ -30,7 +45,33 @@ pub(super) fn rate_limit(
     for item in &items_up_to(&node.required("actions")?, tidegate_wire::ENTRIES_MAX)? {
         actions.push(action(item, interner)?);
     }
-    Ok(RateLimit { enforcement: enforcement(node)?, conditions, hits, actions })
+    let denied = match node.field("denied") {
+        Some(denied) => Some(Box::new(denied::content(&denied, &OF_A_RULE, Some(denials))?)),
+        None => None,
+    };
+    let (enforcement, x_ratelimit_option) = (enforcement(node)?, x_ratelimit_option(node)?);
+    Ok(RateLimit { enforcement, conditions, hits, actions, x_ratelimit_option, denied })
+}
+
+fn x_ratelimit_option(node: &Node<'_>) -> Result<XRateLimitOption, ConfigError> {
+    const NAME: &str = "x_ratelimit_option";
+    let Some(field) = node.field(NAME) else { return Ok(XRateLimitOption::Unspecified) };
+    let number = match field.is_text() {
+        true => match variant(node, NAME, &["UNSPECIFIED", "OFF", "DRAFT_VERSION_03"])? {
+            Some("OFF") => 1,
+            Some("DRAFT_VERSION_03") => 2,
+            _ => 0,
+        },
+        false if field.is_flag() => {
+            return Err(field.error("write \"OFF\" with quotes, as YAML reads OFF as a boolean"));
+        }
+        false => in_range(&field, 0, 2)?,
+    };
+    Ok(match number {
+        0 => XRateLimitOption::Unspecified,
+        1 => XRateLimitOption::Off,
+        _ => XRateLimitOption::DraftVersion03,
+    })
 }
 
 fn conditions(node: &Node<'_>, interner: &mut Interner) -> Result<Vec<Condition>, ConfigError> {

@@ -60,6 +60,9 @@ pub(super) struct World {
     pub(super) resumed: Vec<StreamId>,
     pub(super) replies: Vec<(StreamId, u32, Vec<Header>)>,
     pub(super) headers: Vec<Header>,
+    /// Headers of all requests, for replies.
+    pub(super) request_headers: Vec<(&'static str, &'static str)>,
+    pub(super) header_reads: u32,
     pub(super) logs: Vec<String>,
     /// Readings of the clock, and reads or writes of shared data.
     pub(super) clock_reads: u32,
@@ -151,6 +154,18 @@ impl Host for FakeHost {
     fn reply(&self, stream: StreamId, reply: &Reply) {
         let reply = (stream, reply.status, reply.headers.clone());
         self.world.borrow_mut().replies.push(reply);
+    }
+
+    fn request_header<T>(
+        &self,
+        _stream: StreamId,
+        name: &str,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
+        let mut world = self.world.borrow_mut();
+        world.header_reads += 1;
+        let value = world.request_headers.iter().find(|(known, _)| *known == name)?.1;
+        Some(read(value.as_bytes()))
     }
 
     fn add_response_headers(&self, headers: &[Header]) {
