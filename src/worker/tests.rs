@@ -5,6 +5,7 @@ mod counters;
 mod failures;
 mod filter_options;
 mod load;
+mod replies;
 mod returns;
 mod schedules;
 mod states;

@@ -59,6 +59,8 @@ pub(super) struct World {
     metrics: Vec<(String, i64)>,
     pub(super) resumed: Vec<StreamId>,
     pub(super) replies: Vec<(StreamId, u32, Vec<Header>)>,
+    /// The bodies of the replies.
+    pub(super) bodies: Vec<String>,
     pub(super) headers: Vec<Header>,
     /// Headers of all requests, for replies.
     pub(super) request_headers: Vec<(&'static str, &'static str)>,
@@ -152,8 +154,9 @@ impl Host for FakeHost {
     }
 
     fn reply(&self, stream: StreamId, reply: &Reply) {
-        let reply = (stream, reply.status, reply.headers.clone());
-        self.world.borrow_mut().replies.push(reply);
+        let mut world = self.world.borrow_mut();
+        world.bodies.push(reply.body.clone());
+        world.replies.push((stream, reply.status, reply.headers.clone()));
     }
 
     fn request_header<T>(

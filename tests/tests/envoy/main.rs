@@ -6,4 +6,5 @@ mod lease_faults;
 mod leases;
 mod native_filter;
 mod native_usage;
+mod replies;
 mod requests;
