@@ -181,10 +181,9 @@ pub(super) fn denial(
         grpc_status: config.denied.is_resource_exhausted.then_some(RESOURCE_EXHAUSTED),
         details: denial_details(longest),
     };
-    let bodies = match content.formats.as_deref() {
-        None => None,
-        Some(formats) => Some(Bodies::new(formats, &quota_exceeded(config, content, limits))),
-    };
+    let formats = content.formats.as_deref();
+    let bodies =
+        formats.map(|formats| Bodies::new(formats, &quota_exceeded(config, content, limits)));
     Denial { reply, bodies }
 }
 

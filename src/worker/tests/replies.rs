@@ -124,7 +124,7 @@ fn a_denial_by_answer_or_from_memory_is_that_of_its_entry() {
         let mut envoy = Envoy::with(1, by_entry);
         envoy.workers[0].on_request(StreamId(1), &User(header));
         let ends = after_ms(&envoy, 900).as_nanos();
-        let call = only_call(&mut envoy);
+        let call = only_call(&envoy);
         let denial = made_up(Verdict::Deny, vec![status(Verdict::Deny, 0, ends)]);
         envoy.workers[0].on_answer(call.id, Ok(&denial));
         envoy.wake_all();
