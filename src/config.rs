@@ -11,10 +11,11 @@ mod denied;
 mod document;
 pub(crate) mod encoded;
 mod filter_options;
+pub(crate) mod format;
 mod interner;
 mod node;
 mod rate_limit;
-mod read;
+pub(crate) mod read;
 mod structured;
 #[cfg(test)]
 mod tests;
@@ -25,10 +26,11 @@ pub(crate) use denied::LIMIT_NAME_BYTES_MAX;
 pub use denied::{DeniedReply, FormatChoice, Formats, ReplyContent};
 pub use encoded::Encoded;
 pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selection};
+pub use format::{Command, Format, Piece, Show};
 pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
 pub use rate_limit::{
-    Action, Condition, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit, Source, WhenAbsent,
-    XRateLimitOption,
+    Action, Claim, Condition, Enforcement, Fact, Formatted, HITS_MAX, HitsAddend, LimitSource,
+    RateLimit, Source, WhenAbsent, XRateLimitOption,
 };
 
 use crate::matching::query::Parameters;

@@ -2,8 +2,12 @@
 
 mod action;
 mod checks;
+mod commands;
 mod denied;
 mod filter_options;
+mod format;
+mod jwt_claim;
+pub(crate) mod limit;
 mod matcher;
 mod metadata;
 mod rate_limit;
