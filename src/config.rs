@@ -7,6 +7,7 @@
 //! `rate_limits[0].actions[1].request_headers.header_name`. Refuses unknown fields, and those of
 //! Envoy that have no effect here (`unsupported`).
 
+mod denied;
 mod document;
 pub(crate) mod encoded;
 mod filter_options;
@@ -24,13 +25,15 @@ mod unsupported;
 #[cfg(feature = "cel")]
 pub(crate) mod when;
 
+pub(crate) use denied::LIMIT_NAME_BYTES_MAX;
+pub use denied::{DeniedReply, FormatChoice, Formats, ReplyContent};
 pub use encoded::Encoded;
 pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selection};
 pub use format::{Command, Format, Piece, Show};
 pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
 pub use rate_limit::{
     Action, Claim, Condition, Enforcement, Fact, Formatted, HITS_MAX, HitsAddend, LimitSource,
-    RateLimit, Source, WhenAbsent,
+    RateLimit, Source, WhenAbsent, XRateLimitOption,
 };
 pub use reports::{FilterState, Reports};
 #[cfg(feature = "cel")]
@@ -66,12 +69,16 @@ pub struct Config {
     pub filter_enforced: Fraction,
     /// The actions that make descriptors; each entry makes at most one.
     pub rate_limits: Vec<RateLimit>,
+    /// Whether their descriptors know by which entry they were made.
+    pub has_origins: bool,
     /// The query parameters that the actions need.
     pub parameters: Parameters,
     /// The header with the path.
     pub path: Fact,
     /// The style of the headers about limits.
     pub headers: HeaderStyle,
+    /// The same for entries of `rate_limits` that leave it to the filter; never `ByEntry`.
+    pub headers_by_default: HeaderStyle,
     /// The reply to a denied request.
     pub denied: DeniedReply,
     /// Reports beside the decision.
@@ -99,21 +106,8 @@ pub enum HeaderStyle {
     Draft03,
     /// None.
     Off,
-}
-
-/// The reply to a denied request.
-#[derive(Debug, PartialEq, Eq)]
-pub struct DeniedReply {
-    /// HTTP status, 400 to 599.
-    pub status: u32,
-    /// The body; may be empty.
-    pub body: String,
-    /// Whether a gRPC client gets RESOURCE_EXHAUSTED instead of UNAVAILABLE.
-    pub is_resource_exhausted: bool,
-    /// Whether it has `x-envoy-ratelimited`.
-    pub is_marked: bool,
-    /// Headers besides the filter's own.
-    pub added: Vec<AddedHeader>,
+    /// By the `x_ratelimit_option` of each entry of `rate_limits`.
+    ByEntry,
 }
 
 /// A mistake in the configuration.

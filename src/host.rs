@@ -121,6 +121,13 @@ pub trait Host {
     /// Sends a local reply to a paused request, or to the one whose headers callback runs, once the
     /// callback has returned.
     fn reply(&self, stream: StreamId, reply: &Reply);
+    /// Reads the first value of a header of a request that [`Host::reply`] may answer.
+    fn request_header<T>(
+        &self,
+        stream: StreamId,
+        name: &str,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T>;
     /// Adds headers to the current response.
     fn add_response_headers(&self, headers: &[Header]);
     /// Adds headers of the service's choice to the current response.

@@ -81,6 +81,7 @@ fn entry<F: RequestFacts>(
     descriptors: &mut Descriptors,
 ) -> Option<()> {
     match action {
+        Action::Origin(number) => descriptors.come_from(*number),
         Action::Constant(entry) => descriptors.append(&entry.0),
         Action::Value { key, fact, when_absent } => {
             match reader.shortened(fact, VALUE_BYTES_MAX, shortened) {

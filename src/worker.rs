@@ -26,9 +26,9 @@ mod token_returns;
 
 use crate::config::{Config, FilterState, HeaderStyle, RequestType, Selection};
 use crate::host::stats::{Counter, Stats};
-use crate::host::{CallId, Header, Host, Reply, RequestFacts, StreamId};
+use crate::host::{CallId, Header, Host, RequestFacts, StreamId};
 use crate::leases::descriptor_state::{DescriptorState, LocalDecision};
-use crate::leases::limit_info::{FurtherLimits, LimitInfo};
+use crate::leases::limit_info::FurtherLimits;
 use crate::leases::local_table::{LocalTable, ReturnableTokens};
 use crate::leases::process::ProcessIdentity;
 use crate::leases::shared_table::{SharedTable, Write};
@@ -40,7 +40,7 @@ use crate::worker::streams::{LeaseKeys, StreamState, Streams};
 use crate::worker::tick_clock::TickClock;
 use call_error::{CallError, Undecided};
 use local_decisions::Attempt;
-use replies::LimitStatus;
+use replies::{Denial, LimitStatus};
 use resuming::ResumeQueue;
 pub use resuming::UndeliveredOutcomes;
 use std::collections::VecDeque;
@@ -65,7 +65,18 @@ enum Outcome {
     /// It passes, with state for its response.
     Allow(Option<StreamState>),
     /// It gets a local reply.
-    Deny(Reply),
+    Deny(Denial),
+}
+
+/// What became of a request in its own callback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Decided {
+    /// It passes.
+    Allow,
+    /// It has its local reply.
+    Deny,
+    /// It waits.
+    Later,
 }
 
 /// A worker.
@@ -193,54 +204,50 @@ impl<H: Host> Worker<H> {
             return HeadersStatus::Continue;
         }
         let now = self.host.now();
-        let mut outcome = self.enforce(stream, enforced, now);
+        let decided = self.enforce(stream, enforced, now);
         // A request that is denied does not count in shadow. One that waits may still pass.
-        if !shadowed.is_empty() && !matches!(outcome, Some(Outcome::Deny(_))) {
-            self.shadow(stream, &mut outcome, shadowed, now);
+        if !shadowed.is_empty() && decided != Decided::Deny {
+            self.shadow(stream, shadowed, now);
         }
-        match outcome {
-            Some(Outcome::Allow(kept)) => {
-                self.keep(stream, kept);
-                HeadersStatus::Continue
-            }
-            Some(Outcome::Deny(reply)) => {
-                self.host.reply(stream, &reply);
-                HeadersStatus::Pause
-            }
-            None => HeadersStatus::Pause,
+        match decided {
+            Decided::Allow => HeadersStatus::Continue,
+            Decided::Deny | Decided::Later => HeadersStatus::Pause,
         }
     }
 
-    /// Decides the enforced descriptors; none if the request must wait.
-    fn enforce(
-        &mut self,
-        stream: StreamId,
-        descriptors: &Descriptors,
-        now: Timestamp,
-    ) -> Option<Outcome> {
+    /// Decides the enforced descriptors, and carries that out.
+    fn enforce(&mut self, stream: StreamId, descriptors: &Descriptors, now: Timestamp) -> Decided {
         if descriptors.is_empty() {
-            return Some(Outcome::Allow(None));
+            return Decided::Allow;
         }
         match self.decide(descriptors, Attempt::First, now) {
-            LocalDecision::Allow => {
-                self.stats.count(Counter::AllowedLocal);
-                Some(Outcome::Allow(self.allowed_state(descriptors)))
-            }
             LocalDecision::Deny if self.enforces_denial(Requester::Stream(stream)) => {
                 self.stats.count(Counter::DeniedLocal);
-                Some(Outcome::Deny(self.denial(Requester::Stream(stream), descriptors, now)))
+                let requester = Requester::Stream(stream);
+                self.denial(requester, descriptors, now).send(&self.host, stream);
+                Decided::Deny
             }
-            LocalDecision::Deny => {
+            LocalDecision::Allow | LocalDecision::Deny => {
                 self.stats.count(Counter::AllowedLocal);
-                Some(Outcome::Allow(self.shadowed_state(descriptors, now)))
+                let kept = self.shadowed_state(descriptors, now);
+                self.keep(stream, kept);
+                Decided::Allow
             }
             LocalDecision::Ask => {
                 self.stats.count(Counter::LeaseMisses);
                 self.streams.insert(stream, StreamState::Paused);
-                let undecided =
-                    self.call_or_wait(Requester::Stream(stream), descriptors, now).err()?;
+                let requester = Requester::Stream(stream);
+                let Err(why) = self.call_or_wait(requester, descriptors, now) else {
+                    return Decided::Later;
+                };
                 self.streams.remove(&stream);
-                Some(self.undecided(undecided))
+                match self.undecided(why) {
+                    Outcome::Allow(_) => Decided::Allow,
+                    Outcome::Deny(mut denial) => {
+                        denial.send(&self.host, stream);
+                        Decided::Deny
+                    }
+                }
             }
         }
     }
@@ -248,19 +255,13 @@ impl<H: Host> Worker<H> {
     /// Counts the effect that the descriptors in shadow would have. The limits that would deny now
     /// are noted; those of an answer that is still to come are only counted.
     #[inline(never)]
-    fn shadow(
-        &mut self,
-        stream: StreamId,
-        outcome: &mut Option<Outcome>,
-        descriptors: &Descriptors,
-        now: Timestamp,
-    ) {
+    fn shadow(&mut self, stream: StreamId, descriptors: &Descriptors, now: Timestamp) {
         match self.decide(descriptors, Attempt::First, now) {
             LocalDecision::Allow => {}
             LocalDecision::Deny => {
                 self.stats.count(Counter::ShadowDenied);
                 let names = self.denying(descriptors, now);
-                self.note_shadow(stream, outcome, &names);
+                self.note_shadow(stream, &names);
             }
             LocalDecision::Ask => {
                 // Without a decision nothing is counted.
@@ -313,7 +314,8 @@ impl<H: Host> Worker<H> {
     /// The headers about limits of a response.
     fn limit_headers_of(&self, decided: StreamState) -> Vec<Header> {
         let (now, limits) = match decided {
-            StreamState::DecidedLocally(keys) => self.limits_of(&keys),
+            StreamState::DecidedLocally(keys) => self.limits_of(keys.iter().map(|key| (key, None))),
+            StreamState::DecidedByEntry(keys) => self.limits_of(keys.into_iter()),
             StreamState::DecidedBySidecar(limits) => (self.host.now(), limits),
             StreamState::Paused | StreamState::Noted(_) => return Vec::new(),
         };
@@ -382,6 +384,7 @@ impl<H: Host> Worker<H> {
         self.resume_queue.take()
     }
 
+    #[inline]
     fn keep(&mut self, stream: StreamId, kept: Option<StreamState>) {
         let Some(kept) = kept else { return };
         // Not moved out of it, which would copy the largest of states.
@@ -415,42 +418,53 @@ impl<H: Host> Worker<H> {
             return None;
         }
         let known = |key| self.local.of(key).is_some_and(|record| record.state.limit.is_known());
-        descriptors
-            .iter()
-            .any(|descriptor| known(descriptor.key))
-            .then(|| StreamState::DecidedLocally(LeaseKeys::of(descriptors)))
+        descriptors.iter().any(|descriptor| known(descriptor.key)).then(|| {
+            match self.config.headers {
+                HeaderStyle::ByEntry => StreamState::by_entry(descriptors),
+                _ => StreamState::DecidedLocally(LeaseKeys::of(descriptors)),
+            }
+        })
     }
 
-    fn limits_of(&self, keys: &LeaseKeys) -> (Timestamp, Vec<LimitStatus>) {
+    /// The limits of these keys, each with the entry of `rate_limits` that it comes from.
+    fn limits_of(
+        &self,
+        keys: impl Iterator<Item = (LeaseKey, Option<u8>)>,
+    ) -> (Timestamp, Vec<LimitStatus>) {
         let now = self.host.now();
         let mut met = Vec::with_capacity(LeaseKeys::FEW);
-        for record in keys.iter().filter_map(|key| self.local.of(key)) {
+        for (key, entry) in keys {
+            let Some(record) = self.local.of(key) else { continue };
             let at_hand = record.state.pool.left(now);
-            met_limit(&mut met, &record.state.limit, &record.further, at_hand, Verdict::Allow);
+            let tightest =
+                LimitStatus { limit: record.state.limit, at_hand, verdict: Verdict::Allow, entry };
+            met_limit(&mut met, tightest, &record.further);
         }
         (now, met)
     }
 
-    fn denial(&self, requester: Requester, descriptors: &Descriptors, now: Timestamp) -> Reply {
+    fn denial(&self, requester: Requester, descriptors: &Descriptors, now: Timestamp) -> Denial {
         let limits = self.met_limits(descriptors, now);
         if self.config.reports.filter_state == FilterState::All {
             self.report_denial(requester, &limits);
         }
-        replies::denial(&self.config, &limits, now)
+        replies::denial(&self.config, &limits, now, &|| self.host.random())
     }
 
     /// The limits that a denied request met, by local state.
     fn met_limits(&self, descriptors: &Descriptors, now: Timestamp) -> Vec<LimitStatus> {
         let mut met = Vec::with_capacity(descriptors.len());
-        for descriptor in descriptors.iter() {
+        for (index, descriptor) in descriptors.iter().enumerate() {
             let Some(record) = self.local.of(descriptor.key) else { continue };
             let hits = needed_by_own(descriptors, &descriptor);
             let verdict = match record.state.is_denied(hits, now) {
                 true => Verdict::Deny,
                 false => Verdict::Allow,
             };
+            let entry = if self.config.has_origins { descriptors.origin(index) } else { None };
             let at_hand = record.state.pool.left(now);
-            met_limit(&mut met, &record.state.limit, &record.further, at_hand, verdict);
+            let tightest = LimitStatus { limit: record.state.limit, at_hand, verdict, entry };
+            met_limit(&mut met, tightest, &record.further);
         }
         met
     }
@@ -464,33 +478,25 @@ impl<H: Host> Worker<H> {
     }
 }
 
-/// Appends the limits of a descriptor with this verdict.
+/// Appends the limits of a descriptor: its tightest, and further ones.
 #[inline(always)]
-fn met_limit(
-    met: &mut Vec<LimitStatus>,
-    limit: &LimitInfo,
-    further: &FurtherLimits,
-    at_hand: u64,
-    verdict: Verdict,
-) {
-    met.push(LimitStatus { limit: *limit, at_hand, verdict });
+fn met_limit(met: &mut Vec<LimitStatus>, tightest: LimitStatus, further: &FurtherLimits) {
+    met.push(tightest);
     if !further.is_empty() {
-        further_limits(met, further, at_hand, verdict);
+        further_limits(met, &tightest, further);
     }
 }
 
 /// A lease is charged to all limits of its descriptor, so its tokens are left under each.
 #[cold]
-fn further_limits(
-    met: &mut Vec<LimitStatus>,
-    further: &FurtherLimits,
-    at_hand: u64,
-    verdict: Verdict,
-) {
+fn further_limits(met: &mut Vec<LimitStatus>, tightest: &LimitStatus, further: &FurtherLimits) {
     met.extend(further.iter().map(|limit| LimitStatus {
         limit: *limit,
-        at_hand,
-        verdict: if verdict == Verdict::Deny { limit.verdict() } else { Verdict::Allow },
+        verdict: match tightest.verdict {
+            Verdict::Deny => limit.verdict(),
+            Verdict::Allow => Verdict::Allow,
+        },
+        ..*tightest
     }));
 }
 

@@ -30,7 +30,8 @@ pub(super) fn object(bytes: &[u8]) -> Result<Tree, ConfigError> {
     Err(ConfigError::new(String::new(), &message))
 }
 
-fn json(bytes: &[u8]) -> serde_json::Result<Tree> {
+/// A JSON text without duplicate keys.
+pub(super) fn json(bytes: &[u8]) -> serde_json::Result<Tree> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = Strict.deserialize(&mut deserializer)?;
     deserializer.end()?;

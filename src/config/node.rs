@@ -143,6 +143,14 @@ impl<'a> Node<'a> {
         matches!(self.value, Tree::Text(_))
     }
 
+    pub(super) fn is_flag(&self) -> bool {
+        matches!(self.value, Tree::Flag(_))
+    }
+
+    pub(super) fn is_object(&self) -> bool {
+        matches!(self.value, Tree::Object(_))
+    }
+
     fn child<'b>(&'b self, name: &'b str, value: &'b Tree) -> Node<'b> {
         Node { value, parent: Some(self), step: PathStep::Field(name) }
     }

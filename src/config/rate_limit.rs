@@ -3,6 +3,7 @@
 //!
 //! Each fact has one number in a configuration, so that it is read at most once per request.
 
+use super::denied::ReplyContent;
 use super::encoded::Encoded;
 use super::format::{Command, Format};
 #[cfg(feature = "cel")]
@@ -24,6 +25,21 @@ pub struct RateLimit {
     pub hits: HitsAddend,
     /// Never empty.
     pub actions: Vec<Action>,
+    /// Whether headers show its limits.
+    pub x_ratelimit_option: XRateLimitOption,
+    /// The content of its denials, if it has its own.
+    pub denied: Option<Box<ReplyContent>>,
+}
+
+/// Whether headers show the limits of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XRateLimitOption {
+    /// As the filter's `headers` say.
+    Unspecified,
+    /// They do not.
+    Off,
+    /// `x-ratelimit-*` do, whatever the filter's `headers` say.
+    DraftVersion03,
 }
 
 /// Whether a decision is carried out.
@@ -61,6 +77,9 @@ pub const HITS_MAX: u64 = 1_000_000_000;
 /// Makes one entry of a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
+    /// The number of the entry of `rate_limits`: makes no entry of the descriptor, but records where
+    /// it comes from. Always first, in all entries or in none.
+    Origin(u8),
     /// A constant entry (`generic_key`).
     Constant(Encoded),
     /// The value of a fact (`request_headers`, `query_parameters`, `metadata`, `source_cluster`,

@@ -3,6 +3,7 @@
 mod action;
 mod checks;
 mod commands;
+mod denied;
 mod filter_options;
 mod format;
 mod jwt_claim;
@@ -19,10 +20,11 @@ use super::node::Node;
 use super::tree::Tree;
 use super::unsupported::OF_THE_FILTER;
 use super::{
-    Config, ConfigError, DeniedReply, Enforcement, Fraction, HeaderStyle, RateLimit, UndecidedMode,
+    Action, Config, ConfigError, Enforcement, Fraction, HeaderStyle, RateLimit, ReplyContent,
+    UndecidedMode, XRateLimitOption,
 };
 use checks::{items_up_to, not_empty, number_or};
-use filter_options::{added_headers, fraction, selection, status_on_error};
+use filter_options::{fraction, selection, status_on_error};
 use std::time::Duration;
 
 /// The default of Envoy's own rate limit filter.
@@ -70,6 +72,21 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
     let sidecar = node.required("sidecar")?;
     sidecar.object("an object with `cluster`", &["cluster", "timeout_ms"], &[])?;
     let cluster = sidecar.required("cluster")?;
+    let mut denied = denied::denied(&node, &mut interner)?;
+    let mut rate_limits =
+        rate_limits(&node, &denied.content, &mut interner, Interner::of(document))?;
+    let has_options = rate_limits.iter().any(has_option);
+    let has_replies = rate_limits.iter().any(|rate_limit| rate_limit.denied.is_some());
+    let has_origins = has_options || has_replies;
+    denied.has_rules |= has_replies;
+    if has_origins {
+        number(&mut rate_limits);
+    }
+    let headers_by_default = match variant(&node, "headers", &["ietf", "draft03", "off"])? {
+        Some("off") => HeaderStyle::Off,
+        Some("draft03") => HeaderStyle::Draft03,
+        _ => HeaderStyle::Ietf,
+    };
     Ok(Config {
         domain,
         call_target: call_target(&cluster)?,
@@ -87,15 +104,13 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
             Some("allow") => UndecidedMode::Allow,
             _ => UndecidedMode::Deny,
         },
-        headers: match variant(&node, "headers", &["ietf", "draft03", "off"])? {
-            Some("off") => HeaderStyle::Off,
-            Some("draft03") => HeaderStyle::Draft03,
-            _ => HeaderStyle::Ietf,
-        },
-        denied: denied(&node)?,
+        headers: if has_options { HeaderStyle::ByEntry } else { headers_by_default },
+        headers_by_default,
+        denied,
         reports: reports::reports(&node)?,
         lease_slots: lease_slots(&node.at("leases"))?,
-        rate_limits: rate_limits(&node, &mut interner, Interner::of(document))?,
+        rate_limits,
+        has_origins,
         parameters: interner.parameters(),
         path: interner.header(":path"),
     })
@@ -128,24 +143,6 @@ fn variant(
     }
 }
 
-fn denied(filter: &Node<'_>) -> Result<DeniedReply, ConfigError> {
-    let node = filter.at("denied");
-    if !node.is_absent() {
-        node.object("an object with `status` or `body`", &["status", "body"], &[])?;
-    }
-    let status = number_or(&node, "status", 429, 400, 599)?;
-    let body = node.field("body");
-    let body = body.map_or(Ok("rate limit exceeded"), |body| body.text())?;
-    // A gRPC client gets the body as its status message, in which a newline reads `%0A`.
-    Ok(DeniedReply {
-        status,
-        body: body.trim_end_matches(['\r', '\n']).to_owned(),
-        is_resource_exhausted: filter.flag("rate_limited_as_resource_exhausted", false)?,
-        is_marked: !filter.flag("disable_x_envoy_ratelimited_header", false)?,
-        added: added_headers(filter)?,
-    })
-}
-
 fn lease_slots(node: &Node<'_>) -> Result<u32, ConfigError> {
     if !node.is_absent() {
         node.object("an object with `slots`", &["slots"], &[])?;
@@ -163,6 +160,7 @@ fn enforcement(node: &Node<'_>) -> Result<Enforcement, ConfigError> {
 /// pay for them.
 fn rate_limits(
     node: &Node<'_>,
+    denials: &ReplyContent,
     interner: &mut Interner,
     mut others: Interner,
 ) -> Result<Vec<RateLimit>, ConfigError> {
@@ -170,8 +168,8 @@ fn rate_limits(
     let mut valid = Vec::new();
     for item in &items_up_to(&node.required("rate_limits")?, tidegate_wire::DESCRIPTORS_MAX)? {
         let is_own = self::stage(item)? == stage;
-        let mut rate_limit =
-            rate_limit::rate_limit(item, if is_own { &mut *interner } else { &mut others })?;
+        let interner = if is_own { &mut *interner } else { &mut others };
+        let mut rate_limit = rate_limit::rate_limit(item, denials, interner)?;
         if of_the_filter == Enforcement::Shadow {
             rate_limit.enforcement = Enforcement::Shadow;
         }
@@ -184,6 +182,20 @@ fn rate_limits(
     }
     Ok(valid)
 }
+
+fn has_option(rate_limit: &RateLimit) -> bool {
+    rate_limit.x_ratelimit_option != XRateLimitOption::Unspecified
+}
+
+/// Has each descriptor know its entry.
+fn number(rate_limits: &mut [RateLimit]) {
+    for (number, rate_limit) in (0..).zip(rate_limits) {
+        rate_limit.actions.insert(0, Action::Origin(number));
+    }
+}
+
+// The number of an entry is one byte.
+const _: () = assert!(tidegate_wire::DESCRIPTORS_MAX <= 256);
 
 /// The stage of the filter or of an entry.
 fn stage(node: &Node<'_>) -> Result<u32, ConfigError> {

@@ -1,6 +1,7 @@
 //! Accepted and refused configurations, as Envoy passes them.
 
 mod bounds;
+mod denied;
 mod filter_options;
 mod hostile;
 mod mistakes;
@@ -77,7 +78,8 @@ fn a_full_configuration_is_read() {
     assert_eq!(config.overload_mode, UndecidedMode::Allow);
     assert_eq!(config.headers, HeaderStyle::Draft03);
     // Without the final newlines, which a gRPC client would see as `%0A`.
-    assert_eq!((config.denied.status, config.denied.body.as_str()), (503, "later"));
+    let denied = &config.denied.content;
+    assert_eq!((denied.status, denied.text.as_str()), (503, "later"));
     assert_eq!(config.lease_slots, 100);
     let enforcement: Vec<_> = config.rate_limits.iter().map(|limit| limit.enforcement).collect();
     use Enforcement::{Enforced, Shadow};
@@ -105,7 +107,7 @@ fn absent_fields_have_envoys_defaults() {
     assert_eq!(config.timeout, Duration::from_millis(20));
     assert_eq!(config.failure_mode, UndecidedMode::Allow);
     assert_eq!(config.headers, HeaderStyle::Ietf);
-    assert_eq!(config.denied.status, 429);
+    assert_eq!(config.denied.content.status, 429);
     assert_eq!(config.lease_slots, 8_192);
     let [limit] = config.rate_limits.as_slice() else { panic!("one recipe") };
     assert_eq!(limit.enforcement, Enforcement::Enforced);
@@ -242,7 +244,7 @@ fn the_examples_of_the_reference_are_valid() {
         .skip(1)
         .filter_map(|rest| rest.split_once("```").map(|(block, _)| block))
         .collect();
-    assert_eq!(blocks.len(), 6);
+    assert_eq!(blocks.len(), 8);
     for block in blocks {
         let json = if block.contains("\"domain\"") {
             block.to_owned()
@@ -251,7 +253,8 @@ fn the_examples_of_the_reference_are_valid() {
         } else {
             let fields = block.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
             let fields = fields.unwrap();
-            FULL.replacen('{', &format!("{{{fields},"), 1)
+            let full = FULL.replacen(r#""denied": {"status": 503, "body": "later\r\n\n"},"#, "", 1);
+            full.replacen('{', &format!("{{{fields},"), 1)
         };
         assert_eq!(read(&json).err(), None, "for {block}");
     }

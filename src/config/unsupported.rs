@@ -16,9 +16,8 @@ pub(super) const OF_THE_FILTER: [Unsupported; 5] = [
     ("rate_limited_status", "use `denied.status`"),
 ];
 
-pub(super) const OF_A_RATE_LIMIT: [Unsupported; if cfg!(feature = "cel") { 2 } else { 3 }] = [
+pub(super) const OF_A_RATE_LIMIT: [Unsupported; if cfg!(feature = "cel") { 1 } else { 2 }] = [
     ("apply_on_stream_done", "hits count when a request arrives, not when it ends"),
-    ("x_ratelimit_option", "use `headers`, for the whole filter"),
     #[cfg(not(feature = "cel"))]
     ("when", "conditions need the module tidegate-cel.wasm in place of this one"),
 ];

@@ -121,6 +121,18 @@ impl Host for Envoy {
         }
     }
 
+    fn request_header<T>(
+        &self,
+        stream: StreamId,
+        name: &str,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
+        if !act_on(stream.0) {
+            return None;
+        }
+        abi::header(Map::RequestHeaders, name, read).ok()
+    }
+
     fn add_response_headers(&self, headers: &[Header]) {
         if act_on_current() {
             for (name, value) in headers {

@@ -272,6 +272,9 @@ mod tests {
         }
         fn resume(&self, _: StreamId) {}
         fn reply(&self, _: StreamId, _: &Reply) {}
+        fn request_header<T>(&self, _: StreamId, _: &str, _: impl FnOnce(&[u8]) -> T) -> Option<T> {
+            None
+        }
         fn add_response_headers(&self, _: &[Header]) {}
         fn append_response_headers(&self, _: &[NamedHeader]) {}
         fn append_request_headers(&self, _: StreamId, _: &[NamedHeader]) {}

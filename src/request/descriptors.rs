@@ -16,6 +16,8 @@ pub struct LeaseKey(pub u128);
 /// The descriptors of one request.
 #[derive(Debug, Clone, Default)]
 pub struct Descriptors {
+    /// Their entries. In front of each descriptor is the number of its entry of `rate_limits`, if
+    /// that is recorded.
     bytes: Vec<u8>,
     spans: Vec<Span>,
     /// Start of the unfinished descriptor.
@@ -52,6 +54,20 @@ impl Descriptors {
         self.spans.clear();
         self.start = 0;
         self.has_duplicates = false;
+    }
+
+    /// Records the entry of `rate_limits` that makes the next descriptor.
+    pub(crate) fn come_from(&mut self, number: u8) {
+        self.bytes.push(number);
+        self.start = self.bytes.len();
+    }
+
+    /// The entry of `rate_limits` that made the descriptor at `index`, if that is recorded.
+    pub(crate) fn origin(&self, index: usize) -> Option<u8> {
+        let before = index.checked_sub(1).and_then(|before| self.spans.get(before));
+        let gap = before.map_or(0, |before| before.end)..self.spans.get(index)?.start;
+        // Dropped descriptors leave their numbers there too.
+        self.bytes.get(gap)?.last().copied()
     }
 
     /// Appends encoded bytes, such as those of a [`DescriptorRef`]: entries, or a key whose value
@@ -215,6 +231,27 @@ mod tests {
         for (index, key) in keys.iter().enumerate() {
             assert!(!keys[..index].contains(key), "{:?}", lists[index]);
         }
+    }
+
+    #[test]
+    fn a_descriptor_has_the_number_of_its_entry_if_that_is_recorded() {
+        let mut descriptors = Descriptors::default();
+        for (number, kept) in [(3, true), (4, false), (5, false), (6, true), (7, true)] {
+            descriptors.come_from(number);
+            descriptors.append(&encoded(&["a", "b"]));
+            match kept {
+                true => descriptors.finish(1, 1),
+                false => descriptors.discard_partial(),
+            }
+        }
+        let origins: Vec<_> = (0..4).map(|index| descriptors.origin(index)).collect();
+        assert_eq!(origins, [Some(3), Some(6), Some(7), None]);
+        let unnumbered = finished(|descriptors| descriptors.append(&encoded(&["a", "b"])));
+        assert_eq!(unnumbered.origin(0), None);
+        // It is no part of the descriptor.
+        assert!(descriptors.has_duplicates());
+        assert!(descriptors.iter().all(|descriptor| unnumbered.iter().next() == Some(descriptor)));
+        assert_eq!(descriptors.to_vec()[1].entries, [Entry::new("a", "b")]);
     }
 
     #[test]

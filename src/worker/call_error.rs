@@ -1,9 +1,8 @@
 //! Why a call failed, and `undecided`, the only place that applies `failure_mode` and
 //! `overload_mode`.
 
-use super::replies;
+use super::replies::{self, Denial};
 use crate::config::{Config, UndecidedMode};
-use crate::host::Reply;
 use crate::host::stats::Counter;
 
 /// Why a call failed.
@@ -130,17 +129,17 @@ pub(crate) fn undecided(
     config: &Config,
     why: Undecided,
     random: impl FnOnce() -> u64,
-) -> Option<Reply> {
+) -> Option<Denial> {
     match why {
         Undecided::Failure => {
             let denies = match config.failure_mode_deny_percent {
                 Some(share) => share.includes(random),
                 None => config.failure_mode == UndecidedMode::Deny,
             };
-            denies.then(|| replies::unavailable(config.status_on_error))
+            denies.then(|| replies::unavailable(config))
         }
         Undecided::Overload => {
-            (config.overload_mode == UndecidedMode::Deny).then(replies::overloaded)
+            (config.overload_mode == UndecidedMode::Deny).then(|| replies::overloaded(config))
         }
     }
 }

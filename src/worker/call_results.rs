@@ -97,11 +97,11 @@ impl<H: Host> Worker<H> {
             if self.config.reports.filter_state == FilterState::All {
                 self.report_denial(requester, &limits);
             }
-            let mut reply = replies::denial(&self.config, &limits, now);
+            let mut denial = replies::denial(&self.config, &limits, now, &|| self.host.random());
             if let Some(additions) = additions {
-                additions.add_to(&mut reply, &self.config.denied.added);
+                denial.add(additions, &self.config.denied.added);
             }
-            return self.deliver_counted(requester, Outcome::Deny(reply));
+            return self.deliver_counted(requester, Outcome::Deny(denial));
         }
         if !shadow.is_empty() {
             self.stats.count(Counter::RuleShadowDenied);
@@ -143,8 +143,8 @@ impl<H: Host> Worker<H> {
             match self.decide(&waiter.descriptors, Attempt::Repeated, now) {
                 LocalDecision::Ask => undecided.push_back(waiter),
                 LocalDecision::Deny if self.enforces_denial(waiter.requester) => {
-                    let reply = self.denial(waiter.requester, &waiter.descriptors, now);
-                    self.deliver_counted(waiter.requester, Outcome::Deny(reply));
+                    let denial = self.denial(waiter.requester, &waiter.descriptors, now);
+                    self.deliver_counted(waiter.requester, Outcome::Deny(denial));
                 }
                 LocalDecision::Allow => {
                     let kept = self.allowed_state(&waiter.descriptors);
@@ -184,7 +184,7 @@ impl<H: Host> Worker<H> {
     ) -> Vec<LimitStatus> {
         let mut all = Vec::with_capacity(answer.statuses.len());
         let statuses = pending.descriptors.iter().zip(&answer.statuses).zip(&pending.wishes);
-        for ((descriptor, status), wish) in statuses {
+        for (index, ((descriptor, status), wish)) in statuses.enumerate() {
             let met = MetLimits::of(&descriptor, status, now);
             let mut at_hand = 0;
             if self.leases() {
@@ -195,7 +195,10 @@ impl<H: Host> Worker<H> {
                 self.note_leasability(&descriptor, status, answer.verdict, *wish, now);
                 at_hand = self.tokens_at_hand(descriptor.key, &met, now);
             }
-            met_limit(&mut all, &met.tightest, &met.further, at_hand, status.verdict);
+            let entry = pending.descriptors.origin(index);
+            let verdict = status.verdict;
+            let tightest = LimitStatus { limit: met.tightest, at_hand, verdict, entry };
+            met_limit(&mut all, tightest, &met.further);
         }
         all
     }

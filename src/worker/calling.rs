@@ -179,10 +179,10 @@ impl<H: Host> Worker<H> {
                 clock: now,
                 wanted,
                 waiting,
-                headers: match self.config.headers {
+                headers: match self.config.headers_by_default {
                     HeaderStyle::Ietf => HeaderForm::Ietf,
                     HeaderStyle::Draft03 => HeaderForm::Draft03,
-                    HeaderStyle::Off => HeaderForm::Off,
+                    HeaderStyle::Off | HeaderStyle::ByEntry => HeaderForm::Off,
                 },
             })
         } else {

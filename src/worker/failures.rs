@@ -48,9 +48,9 @@ impl<H: Host> Worker<H> {
                 self.stats.count(allowed);
                 Outcome::Allow(None)
             }
-            Some(reply) => {
+            Some(denial) => {
                 self.stats.count(denied);
-                Outcome::Deny(reply)
+                Outcome::Deny(denial)
             }
         }
     }

@@ -1,20 +1,58 @@
-//! Local replies and the headers about limits.
+//! Local replies and the headers about limits. `bodies` has the formats of a body besides text.
 //!
 //! The header formats are those of `tidegate_wire::headers`, which the sidecar uses too, and
 //! `Retry-After` of RFC 9110.
 
-use crate::config::{AddedHeader, AppendAction, Config, HeaderStyle};
-use crate::host::{Header, Reply};
+mod accept;
+mod bodies;
+#[cfg(test)]
+mod tests;
+
+use super::additions::Additions;
+use crate::config::LIMIT_NAME_BYTES_MAX;
+use crate::config::{
+    AddedHeader, AppendAction, Config, Formats, Fraction, HeaderStyle, ReplyContent,
+    XRateLimitOption,
+};
+use crate::host::{Header, Host, Reply, StreamId};
 use crate::leases::limit_info::LimitInfo;
+use bodies::{Bodies, CONTENT_TYPE, Document, ProblemType, QUOTA_EXCEEDED, REDUCED_CAPACITY};
 use std::borrow::Cow;
 use tidegate_core::{Timestamp, Verdict};
 use tidegate_wire::headers::{self, Policy};
 
+// A longer name in the configuration would match no limit.
+const _: () = assert!(LIMIT_NAME_BYTES_MAX == LimitInfo::NAME_BYTES_MAX);
+
 /// gRPC's status RESOURCE_EXHAUSTED.
 const RESOURCE_EXHAUSTED: u32 = 8;
 
-const CONTENT_TYPE: &str = "content-type";
 const MARK: &str = "x-envoy-ratelimited";
+
+/// A local reply, and the other bodies among which its request chooses.
+#[derive(Debug)]
+pub(crate) struct Denial {
+    reply: Reply,
+    bodies: Option<Box<Bodies>>,
+}
+
+impl Denial {
+    /// Sends it to a paused request, or to the one whose headers callback runs.
+    pub(super) fn send(&mut self, host: &impl Host, stream: StreamId) {
+        if let Some(bodies) = &self.bodies {
+            bodies::choose(host, stream, &mut self.reply, bodies);
+        }
+        host.reply(stream, &self.reply);
+    }
+
+    /// Adds what the service answers with. Its body takes the place of all configured ones.
+    pub(super) fn add(&mut self, additions: Additions, configured: &[AddedHeader]) {
+        if additions.body.is_some() {
+            self.bodies = None;
+        }
+        additions.add_to(&mut self.reply, configured);
+    }
+}
 
 /// One limit, as a client sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,55 +61,113 @@ pub(crate) struct LimitStatus {
     /// Tokens at hand, in addition to the sidecar's remaining hits.
     pub(crate) at_hand: u64,
     pub(crate) verdict: Verdict,
+    /// The entry of `rate_limits` of its descriptor, if that is recorded.
+    pub(crate) entry: Option<u8>,
 }
 
 /// The headers of a response to an allowed request.
 #[must_use]
-pub(crate) fn headers(config: &Config, limits: &[LimitStatus], now: Timestamp) -> Vec<Header> {
-    limit_headers(config.headers, &policies(limits, now))
-}
-
-#[must_use]
-pub(crate) fn denial(config: &Config, limits: &[LimitStatus], now: Timestamp) -> Reply {
-    denied(config, &policies(limits, now))
+pub(super) fn headers(config: &Config, limits: &[LimitStatus], now: Timestamp) -> Vec<Header> {
+    limit_headers(config, limits, &policies(limits, now), now)
 }
 
 /// The known limits; descriptors without a limit have no header.
 fn policies(limits: &[LimitStatus], now: Timestamp) -> Vec<Policy<'_>> {
-    let known = limits.iter().filter(|status| status.limit.is_known());
-    known
-        .map(|LimitStatus { limit, at_hand, verdict }| {
-            let left = u64::from(limit.remaining).saturating_add(*at_hand);
-            Policy {
+    let mut policies = Vec::with_capacity(limits.len());
+    for status in limits {
+        let LimitStatus { limit, verdict, .. } = status;
+        if limit.is_known() {
+            policies.push(Policy {
                 name: limit.name(),
                 quota: limit.quota,
                 window_secs: (limit.window_secs > 0).then(|| limit.window_secs.into()),
-                remaining: match verdict {
-                    Verdict::Allow => u32::try_from(left).unwrap_or(u32::MAX),
-                    Verdict::Deny => 0,
-                },
+                remaining: remaining(status),
                 reset_secs: limit.resets_at.saturating_since(now).as_secs_ceil(),
                 verdict: *verdict,
-            }
-        })
-        .collect()
+            });
+        }
+    }
+    policies
 }
 
-/// The headers about limits, for any response.
-pub(super) fn limit_headers(style: HeaderStyle, policies: &[Policy<'_>]) -> Vec<Header> {
-    match style {
-        HeaderStyle::Off => Vec::new(),
-        HeaderStyle::Ietf => headers::ietf(policies),
-        HeaderStyle::Draft03 => headers::draft03(policies),
+fn remaining(LimitStatus { limit, at_hand, verdict, .. }: &LimitStatus) -> u32 {
+    let left = u64::from(limit.remaining).saturating_add(*at_hand);
+    match verdict {
+        Verdict::Allow => u32::try_from(left).unwrap_or(u32::MAX),
+        Verdict::Deny => 0,
     }
 }
 
+/// The headers about limits, for any response.
+fn limit_headers(
+    config: &Config,
+    limits: &[LimitStatus],
+    policies: &[Policy<'_>],
+    now: Timestamp,
+) -> Vec<Header> {
+    match config.headers {
+        HeaderStyle::Off => Vec::new(),
+        HeaderStyle::Ietf => headers::ietf(policies),
+        HeaderStyle::Draft03 => headers::draft03(policies),
+        HeaderStyle::ByEntry => headers_by_entry(config, limits, now),
+    }
+}
+
+/// By the `x_ratelimit_option` of each entry. As in Envoy, there are `x-ratelimit-*` only if the
+/// limit with the least left shows them.
+#[cold]
+fn headers_by_entry(config: &Config, limits: &[LimitStatus], now: Timestamp) -> Vec<Header> {
+    let style = config.headers_by_default;
+    let mut headers = Vec::new();
+    if style == HeaderStyle::Ietf {
+        let shown = limits.iter().filter(|status| !is_hidden(config, status));
+        headers = headers::ietf(&policies(&shown.copied().collect::<Vec<_>>(), now));
+    }
+    let has_draft03 = |status: &&LimitStatus| match option(config, status) {
+        XRateLimitOption::Unspecified => style == HeaderStyle::Draft03,
+        XRateLimitOption::Off => false,
+        XRateLimitOption::DraftVersion03 => true,
+    };
+    let known = limits.iter().filter(|status| status.limit.is_known());
+    if known.min_by_key(|status| remaining(status)).is_some_and(|least| has_draft03(&least)) {
+        let shown = limits.iter().filter(has_draft03);
+        headers.extend(headers::draft03(&policies(&shown.copied().collect::<Vec<_>>(), now)));
+    }
+    headers
+}
+
+fn option(config: &Config, status: &LimitStatus) -> XRateLimitOption {
+    let entry = status.entry.and_then(|entry| config.rate_limits.get(usize::from(entry)));
+    entry.map_or(XRateLimitOption::Unspecified, |entry| entry.x_ratelimit_option)
+}
+
+/// Whether clients must not see a limit.
+fn is_hidden(config: &Config, status: &LimitStatus) -> bool {
+    option(config, status) == XRateLimitOption::Off
+}
+
 /// The reply to a request that is over a limit.
-pub(super) fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
+#[must_use]
+#[inline(never)]
+pub(super) fn denial(
+    config: &Config,
+    limits: &[LimitStatus],
+    now: Timestamp,
+    random: &dyn Fn() -> u64,
+) -> Denial {
+    let policies = policies(limits, now);
     let denying = policies.iter().rev().filter(|policy| policy.verdict == Verdict::Deny);
     // The longest wait of all denying limits: before it, at least one of them still denies.
     let longest = denying.max_by_key(|policy| policy.reset_secs);
-    let retry_after = longest.map_or(0, |policy| policy.reset_secs).max(1);
+    let wait = longest.map_or(0, |policy| policy.reset_secs).max(1);
+    let retry_after = match config.denied.retry_after_jitter {
+        None => wait,
+        Some(share) => later(wait, share, random()),
+    };
+    let content = match config.denied.has_rules {
+        false => &config.denied.content,
+        true => content_by_rule(config, limits, now),
+    };
     let mut headers = vec![
         ("retry-after", retry_after.to_string()),
         // Keeps Envoy and the client from retrying this as an upstream failure.
@@ -81,19 +177,70 @@ pub(super) fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
     if !config.denied.is_marked {
         headers.retain(|(name, _)| *name != MARK);
     }
-    headers.extend(limit_headers(config.headers, policies));
+    headers.extend(limit_headers(config, limits, &policies, now));
     let added = match config.denied.added.as_slice() {
         [] => Vec::new(),
         configured => add_headers(configured, &mut headers),
     };
-    Reply {
-        status: config.denied.status,
+    let reply = Reply {
+        status: content.status,
         headers,
         added,
-        body: config.denied.body.clone(),
+        body: content.text.clone(),
         grpc_status: config.denied.is_resource_exhausted.then_some(RESOURCE_EXHAUSTED),
         details: denial_details(longest),
+    };
+    let formats = content.formats.as_deref();
+    let bodies =
+        formats.map(|formats| Bodies::new(formats, &quota_exceeded(config, content, limits)));
+    Denial { reply, bodies }
+}
+
+/// The wait, and up to a share of it in addition.
+#[cold]
+fn later(wait: u64, Fraction { numerator, denominator }: Fraction, random: u64) -> u64 {
+    let more = wait.saturating_mul(numerator.into()).checked_div(denominator.into()).unwrap_or(0);
+    wait.saturating_add(random.checked_rem(more.saturating_add(1)).unwrap_or(0))
+}
+
+/// The content for the denying limit with the longest wait: by its name, or else by its entry.
+#[cold]
+fn content_by_rule<'c>(
+    config: &'c Config,
+    limits: &[LimitStatus],
+    now: Timestamp,
+) -> &'c ReplyContent {
+    let denying = limits.iter().rev().filter(|status| status.verdict == Verdict::Deny);
+    let longest = denying.max_by_key(|LimitStatus { limit, .. }| {
+        // One without a known limit has no time.
+        (limit.is_known(), limit.resets_at.saturating_since(now).as_secs_ceil())
+    });
+    let Some(LimitStatus { limit, entry, .. }) = longest else { return &config.denied.content };
+    let name = limit.is_known().then(|| limit.name().as_bytes());
+    let matches = |name| config.denied.by_limit.iter().find(|(matcher, _)| matcher.matches(name));
+    if let Some((_, content)) = name.and_then(matches) {
+        return content;
     }
+    let entry = entry.and_then(|entry| config.rate_limits.get(usize::from(entry)));
+    entry.and_then(|entry| entry.denied.as_deref()).unwrap_or(&config.denied.content)
+}
+
+/// The document about a denial. Names the limits that headers may show.
+fn quota_exceeded<'d>(
+    config: &Config,
+    content: &'d ReplyContent,
+    limits: &'d [LimitStatus],
+) -> Document<'d> {
+    let mut violated_policies = Vec::new();
+    for status in limits {
+        let LimitStatus { limit, verdict, .. } = status;
+        let names = *verdict == Verdict::Deny && limit.is_known() && !is_hidden(config, status);
+        if names && !violated_policies.contains(&limit.name()) {
+            violated_policies.push(limit.name());
+        }
+    }
+    let (problem_type, detail) = (Some(QUOTA_EXCEEDED), content.text.as_str());
+    Document { problem_type, status: content.status, detail, violated_policies }
 }
 
 /// The configured headers that are added to a denial, in Envoy's order: first those that overwrite,
@@ -125,32 +272,46 @@ fn add_headers(configured: &[AddedHeader], own: &mut Vec<Header>) -> Vec<(String
 }
 
 /// The reply to a request that the sidecar did not decide, if `failure_mode` is deny.
-pub(super) fn unavailable(status: u32) -> Reply {
-    Reply {
-        status,
-        headers: vec![("content-type", "text/plain".to_owned())],
+pub(super) fn unavailable(config: &Config) -> Denial {
+    let reply = Reply {
+        status: config.status_on_error,
+        headers: vec![(CONTENT_TYPE, "text/plain".to_owned())],
         added: Vec::new(),
         body: "rate limiter unavailable".to_owned(),
         grpc_status: None,
         details: "tidegate_error".into(),
-    }
+    };
+    undecided(config, reply, None)
 }
 
 /// The reply to a request that was not decided because of overload, if `overload_mode` is deny.
-pub(super) fn overloaded() -> Reply {
-    Reply {
+pub(super) fn overloaded(config: &Config) -> Denial {
+    let reply = Reply {
         status: 503,
         headers: vec![
             ("retry-after", "1".to_owned()),
             // Keeps an Envoy in front of this one from retrying.
             ("x-envoy-overloaded", "true".to_owned()),
-            ("content-type", "text/plain".to_owned()),
+            (CONTENT_TYPE, "text/plain".to_owned()),
         ],
         added: Vec::new(),
         body: "rate limiter overloaded".to_owned(),
         grpc_status: None,
         details: "tidegate_overload".into(),
-    }
+    };
+    undecided(config, reply, Some(REDUCED_CAPACITY))
+}
+
+/// Adds the bodies that the filter writes, in the formats of denials.
+fn undecided(config: &Config, reply: Reply, problem_type: Option<ProblemType>) -> Denial {
+    let formats = config.denied.content.formats.as_deref();
+    let bodies = formats.map(|formats| {
+        let written = Formats { choice: formats.choice, json: None, problem: None };
+        let (status, detail) = (reply.status, reply.body.as_str());
+        let document = Document { problem_type, status, detail, violated_policies: Vec::new() };
+        Bodies::new(&written, &document)
+    });
+    Denial { reply, bodies }
 }
 
 /// The denying limit with the longest wait. Characters that could split a log line, a field or a
@@ -162,155 +323,14 @@ fn denial_details(policy: Option<&Policy<'_>>) -> Cow<'static, str> {
     let mut details = String::with_capacity(room);
     details.push_str(DENIED);
     details.push('{');
-    details.extend(policy.name.chars().map(|char| match char {
-        '"' | '\\' | '{' | '}' => '_',
-        '!'..='~' => char,
-        _ => '_',
-    }));
+    let is_plain = |char: char| char.is_ascii_graphic() && !matches!(char, '"' | '\\' | '{' | '}');
+    // The usual case; char by char takes several times as long.
+    if policy.name.bytes().map(char::from).all(is_plain) {
+        details.push_str(policy.name);
+    } else {
+        let shown = |char| if is_plain(char) { char } else { '_' };
+        details.extend(policy.name.chars().map(shown));
+    }
     details.push('}');
     details.into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn config() -> Config {
-        let json = r#"{"domain":"d","sidecar":{"cluster":"c"},
-            "rate_limits":[{"actions":[{"remote_address":{}}]}]}"#;
-        Config::from_envoy(json.as_bytes()).unwrap()
-    }
-
-    fn policy(name: &str, window_secs: Option<u64>, remaining: u32) -> Policy<'_> {
-        Policy { name, quota: 10, window_secs, remaining, reset_secs: 7, verdict: Verdict::Allow }
-    }
-
-    fn check(style: HeaderStyle, policies: &[Policy<'_>], expected: &[(&str, &str)]) {
-        let headers = limit_headers(style, policies);
-        let headers: Vec<(&str, &str)> =
-            headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        assert_eq!(headers, expected);
-    }
-
-    #[test]
-    fn each_style_formats_every_limit() {
-        let policies = [policy("hourly", Some(3_600), 9), policy("a.b", None, 3)];
-        let ietf = [
-            ("ratelimit-policy", "\"hourly\";q=10;w=3600, \"a.b\";q=10"),
-            ("ratelimit", "\"hourly\";r=9;t=7, \"a.b\";r=3;t=7"),
-        ];
-        check(HeaderStyle::Ietf, &policies, &ietf);
-        let draft03 = [
-            ("x-ratelimit-limit", "10, 10;w=3600;name=\"hourly\", 10;name=\"a.b\""),
-            ("x-ratelimit-remaining", "3"),
-            ("x-ratelimit-reset", "7"),
-        ];
-        check(HeaderStyle::Draft03, &policies, &draft03);
-        check(HeaderStyle::Off, &policies, &[]);
-        check(HeaderStyle::Ietf, &[], &[]);
-    }
-
-    #[test]
-    fn a_limit_shows_its_window_if_it_has_one_and_the_tokens_at_hand() {
-        let mut limit = LimitInfo::new("n");
-        (limit.quota, limit.remaining) = (10, 3);
-        limit.resets_at = Timestamp::from_nanos(6_000_000_001);
-        let status = |limit, verdict| LimitStatus { limit, at_hand: 4, verdict };
-        let now = Timestamp::from_nanos(1_000_000_000);
-        for (window_secs, shown) in [(0, None), (60, Some(60))] {
-            limit.window_secs = window_secs;
-            for (verdict, remaining) in [(Verdict::Allow, 7), (Verdict::Deny, 0)] {
-                let statuses = [status(LimitInfo::default(), verdict), status(limit, verdict)];
-                let expected = Policy { reset_secs: 6, verdict, ..policy("n", shown, remaining) };
-                let shown = policies(&statuses, now);
-                assert_eq!(format!("{shown:?}"), format!("{:?}", [expected]));
-            }
-        }
-    }
-
-    /// Envoy's access log names the denying limit, whatever its name.
-    #[test]
-    fn the_details_name_the_limit_that_denies_longest() {
-        let deny = |name, reset_secs| Policy {
-            reset_secs,
-            verdict: Verdict::Deny,
-            ..policy(name, None, 0)
-        };
-        let allow = Policy { verdict: Verdict::Allow, ..deny("allows", 99) };
-        let table = [
-            (vec![], "tidegate_rate_limited"),
-            (vec![allow], "tidegate_rate_limited"),
-            (vec![allow, deny("a", 3), deny("b", 5), deny("c", 5)], "tidegate_rate_limited{b}"),
-            (vec![deny("a b\"\\{}\né", 3)], "tidegate_rate_limited{a_b______}"),
-        ];
-        for (policies, expected) in table {
-            let reply = denied(&config(), &policies);
-            assert_eq!(reply.details, expected);
-            let wait = policies.iter().filter(|policy| policy.verdict == Verdict::Deny);
-            let wait = wait.map(|policy| policy.reset_secs).max().unwrap_or(1);
-            assert_eq!(reply.headers[0], ("retry-after", wait.to_string()));
-        }
-        assert_eq!(unavailable(500).details, "tidegate_error");
-        assert_eq!(overloaded().details, "tidegate_overload");
-    }
-
-    #[test]
-    fn configured_headers_join_or_replace_those_of_a_denial() {
-        use AppendAction::{AddIfAbsent, AppendOrAdd, OverwriteIfExists, OverwriteOrAdd};
-        // The action, the header, and all that a denial has of that name.
-        let table: [(AppendAction, &str, &[&str]); 12] = [
-            (AppendOrAdd, "retry-after", &["1", "new"]),
-            (AppendOrAdd, "x-other", &["new"]),
-            (AddIfAbsent, "retry-after", &["1"]),
-            (AddIfAbsent, "x-other", &["new"]),
-            (OverwriteOrAdd, "content-type", &["new"]),
-            (OverwriteOrAdd, "x-other", &["new"]),
-            (OverwriteIfExists, "content-type", &["text/plain"]),
-            (AppendOrAdd, "content-type", &["new"]),
-            (AddIfAbsent, "content-type", &["new"]),
-            (OverwriteIfExists, "x-other", &[]),
-            // What is configured before it does not count, as in Envoy.
-            (AddIfAbsent, "x-first", &["first", "new"]),
-            (OverwriteOrAdd, "x-first", &["new", "first"]),
-        ];
-        for (action, name, expected) in table {
-            let mut config = config();
-            let first = AddedHeader {
-                name: "x-first".to_owned(),
-                value: "first".to_owned(),
-                action: AppendOrAdd,
-            };
-            let header = AddedHeader { name: name.to_owned(), value: "new".to_owned(), action };
-            config.denied.added = vec![first, header];
-            let reply = denied(&config, &[]);
-            let own = reply.headers.iter().map(|(name, value)| (*name, value.as_str()));
-            let added = reply.added.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-            let values: Vec<&str> = own
-                .chain(added)
-                .filter(|(known, _)| *known == name)
-                .map(|(_, value)| value)
-                .collect();
-            assert_eq!(values, expected, "{action:?} of {name}");
-        }
-    }
-
-    #[test]
-    fn a_denial_is_marked_and_has_a_grpc_status_as_configured() {
-        let mut config = config();
-        let of = |config: &Config| {
-            let reply = denied(config, &[]);
-            let marked = reply.headers.iter().any(|(name, _)| *name == "x-envoy-ratelimited");
-            (marked, reply.grpc_status)
-        };
-        assert_eq!(of(&config), (true, None));
-        (config.denied.is_marked, config.denied.is_resource_exhausted) = (false, true);
-        assert_eq!(of(&config), (false, Some(8)));
-        assert_eq!([unavailable(503).status, overloaded().status], [503, 503]);
-    }
-
-    #[test]
-    fn a_denial_without_statuses_has_retry_after() {
-        let reply = denied(&config(), &[]);
-        assert!(reply.headers.contains(&("retry-after", "1".to_owned())));
-    }
 }

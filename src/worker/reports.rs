@@ -4,8 +4,9 @@
 //! Only requests with something to note come here. Owns the form of lists of names: text that can
 //! neither end a header, a log line or a field of it, nor grow beyond [`NAMES_BYTES_MAX`].
 
+use super::Worker;
 use super::additions::Additions;
-use super::{Outcome, Worker};
+use crate::config::{Enforcement, Fraction, RateLimit};
 use crate::host::{Host, NamedHeader, StreamId};
 use crate::request::descriptors::Descriptors;
 use crate::worker::pending_calls::Requester;
@@ -71,7 +72,7 @@ fn plain(char: char) -> char {
 /// Notes on a request, for its response.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// The limits that would have denied it, until it passes: then access logs have them.
+    /// The limits that would have denied it.
     shadow: Names,
     /// Headers for its response, besides those about limits.
     headers: Vec<NamedHeader>,
@@ -103,24 +104,16 @@ impl<H: Host> Worker<H> {
         Names::of_denying(&self.met_limits(descriptors, now))
     }
 
-    /// Notes that a request passes, or will wait, though limits would have denied it.
+    /// Notes that a request has passed, or waits, though limits would have denied it.
     #[cold]
-    pub(super) fn note_shadow(
-        &mut self,
-        stream: StreamId,
-        outcome: &mut Option<Outcome>,
-        shadow: &Names,
-    ) {
-        match outcome {
-            Some(Outcome::Allow(kept)) => *kept = noted_shadow(kept.take(), shadow),
-            // It may still be denied, so nothing is reported yet.
-            None => {
-                let waiting = self.streams.remove(&stream);
-                if let Some(noted) = noted_shadow(waiting, shadow) {
-                    self.streams.insert(stream, noted);
-                }
-            }
-            Some(Outcome::Deny(_)) => {}
+    pub(super) fn note_shadow(&mut self, stream: StreamId, shadow: &Names) {
+        let state = self.streams.remove(&stream);
+        let waits = state.as_ref().is_some_and(StreamState::is_paused);
+        let Some(noted) = noted_shadow(state, shadow) else { return };
+        // One that waits may still be denied, so nothing is reported yet.
+        match waits {
+            true => drop(self.streams.insert(stream, noted)),
+            false => self.keep_noted(stream, noted),
         }
     }
 
@@ -181,20 +174,26 @@ impl<H: Host> Worker<H> {
     #[cold]
     pub(super) fn keep_noted(&mut self, stream: StreamId, noted: StreamState) {
         let StreamState::Noted(notes) = noted else { return };
-        let Notes { shadow, mut headers, state } = *notes;
-        if !shadow.is_empty() {
-            self.set_filter_state(stream, "shadow", &shadow.0);
-            if let Some(name) = &self.config.reports.shadow_header {
-                headers.push((name.clone(), shadow.0));
-            }
+        let has_shadow = !notes.shadow.is_empty();
+        if has_shadow {
+            self.set_filter_state(stream, "shadow", &notes.shadow.0);
         }
-        let kept = match headers.is_empty() {
-            true => state,
-            false => Notes::add_to(state, &Names::default(), headers),
+        let is_wanted = self.config.reports.shadow_header.is_some() || self.may_add_shadow();
+        let kept = match notes.headers.is_empty() && !(has_shadow && is_wanted) {
+            true => notes.state,
+            false => Some(StreamState::Noted(notes)),
         };
         if let Some(kept) = kept {
             self.streams.insert(stream, kept);
         }
+    }
+
+    /// Whether a request may be noted twice: its denial was not enforced, and it has descriptors in
+    /// shadow, too.
+    fn may_add_shadow(&self) -> bool {
+        let is_shadow = |entry: &RateLimit| entry.enforcement == Enforcement::Shadow;
+        self.config.filter_enforced != Fraction::ALL
+            && self.config.rate_limits.iter().any(is_shadow)
     }
 
     /// The response of a request with notes. Headers of the service that the filter has written
@@ -211,7 +210,12 @@ impl<H: Host> Worker<H> {
             None => Vec::new(),
         };
         let is_new = |(name, _): &NamedHeader| own.iter().all(|(known, _)| known != name);
-        let headers: Vec<NamedHeader> = notes.headers.into_iter().filter(is_new).collect();
+        let mut headers: Vec<NamedHeader> = notes.headers.into_iter().filter(is_new).collect();
+        if let Some(name) = &self.config.reports.shadow_header
+            && !notes.shadow.is_empty()
+        {
+            headers.push((name.clone(), notes.shadow.0));
+        }
         self.host.add_response_headers(&own);
         self.host.append_response_headers(&headers);
     }

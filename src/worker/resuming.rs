@@ -138,7 +138,7 @@ impl<H: Host> Worker<H> {
                 self.keep(stream, with_earlier_notes(waited, kept));
                 self.host.resume(stream);
             }
-            Outcome::Deny(reply) => self.host.reply(stream, &reply),
+            Outcome::Deny(mut denial) => denial.send(&self.host, stream),
         }
     }
 

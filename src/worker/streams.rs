@@ -13,6 +13,8 @@ pub(crate) enum StreamState {
     /// It passed by local state about these keys; its response headers use their state at that
     /// time.
     DecidedLocally(LeaseKeys),
+    /// The same, where headers depend on the entries of `rate_limits` that the keys come from.
+    DecidedByEntry(Vec<(LeaseKey, Option<u8>)>),
     /// It passed by a response with these limits.
     DecidedBySidecar(Vec<LimitStatus>),
     /// One of these, or none, with notes. Few requests have any.
@@ -24,8 +26,19 @@ impl StreamState {
         match self {
             StreamState::Paused => true,
             StreamState::Noted(notes) => matches!(notes.state, Some(StreamState::Paused)),
-            StreamState::DecidedLocally(_) | StreamState::DecidedBySidecar(_) => false,
+            StreamState::DecidedLocally(_)
+            | StreamState::DecidedByEntry(_)
+            | StreamState::DecidedBySidecar(_) => false,
         }
+    }
+}
+
+impl StreamState {
+    #[cold]
+    pub(crate) fn by_entry(descriptors: &Descriptors) -> StreamState {
+        let keys = descriptors.iter().enumerate();
+        let keys = keys.map(|(index, descriptor)| (descriptor.key, descriptors.origin(index)));
+        StreamState::DecidedByEntry(keys.collect())
     }
 }
 

@@ -6,6 +6,7 @@ mod failures;
 mod filter_options;
 mod limits;
 mod load;
+mod replies;
 mod reports;
 mod returns;
 mod schedules;

@@ -192,6 +192,15 @@ impl Host for SimHost {
         }
     }
 
+    fn request_header<T>(
+        &self,
+        _stream: StreamId,
+        _name: &str,
+        _read: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
+        None
+    }
+
     fn add_response_headers(&self, _headers: &[Header]) {}
 
     fn append_response_headers(&self, _headers: &[NamedHeader]) {}

@@ -104,11 +104,16 @@ fn number(to: &mut String, before: &str, number: u64) {
 /// characters become `?`, as a configured name must never end or split a header.
 fn sf_string(to: &mut String, name: &str) {
     to.push('"');
-    for char in name.chars() {
-        match char {
-            '"' | '\\' => to.extend(['\\', char]),
-            ' '..='~' => to.push(char),
-            _ => to.push('?'),
+    // The usual case; char by char takes several times as long.
+    if name.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
+        to.push_str(name);
+    } else {
+        for char in name.chars() {
+            match char {
+                '"' | '\\' => to.extend(['\\', char]),
+                ' '..='~' => to.push(char),
+                _ => to.push('?'),
+            }
         }
     }
     to.push('"');

@@ -20,13 +20,17 @@ pub(super) fn fraction(node: &Node<'_>, name: &str) -> Result<Option<Fraction>, 
     if let Some(key) = field.field("runtime_key") {
         key.text()?;
     }
-    let share = field.required("default_value")?;
+    percent(&field.required("default_value")?).map(Some)
+}
+
+/// A `FractionalPercent`.
+pub(super) fn percent(share: &Node<'_>) -> Result<Fraction, ConfigError> {
     share.object("an object with `numerator`", &["numerator", "denominator"], &[])?;
-    let numerator = number_or(&share, "numerator", 0, 0, u32::MAX.into())?;
+    let numerator = number_or(share, "numerator", 0, 0, u32::MAX.into())?;
     let denominator = match share.field("denominator") {
         None => 100,
         Some(denominator) if denominator.is_text() => {
-            match variant(&share, "denominator", &["HUNDRED", "TEN_THOUSAND", "MILLION"])? {
+            match variant(share, "denominator", &["HUNDRED", "TEN_THOUSAND", "MILLION"])? {
                 Some("MILLION") => 1_000_000,
                 Some("TEN_THOUSAND") => 10_000,
                 _ => 100,
@@ -38,7 +42,7 @@ pub(super) fn fraction(node: &Node<'_>, name: &str) -> Result<Option<Fraction>, 
             _ => 1_000_000,
         },
     };
-    Ok(Some(Fraction { numerator, denominator }))
+    Ok(Fraction { numerator, denominator })
 }
 
 /// The requests that the filter looks at, unless it looks at all.

@@ -89,7 +89,11 @@ fn value_test(
     })
 }
 
-fn text_matcher(node: &Node<'_>, interner: &mut Interner) -> Result<TextMatcher, ConfigError> {
+/// Envoy's `StringMatcher`.
+pub(super) fn text_matcher(
+    node: &Node<'_>,
+    interner: &mut Interner,
+) -> Result<TextMatcher, ConfigError> {
     let fields = ["exact", "prefix", "suffix", "contains", "safe_regex", "ignore_case"];
     node.object("an object with one test of a text", &fields, &OF_A_TEXT)?;
     let [tests @ .., _] = &fields;

@@ -2,19 +2,23 @@
 
 use super::action::action;
 use super::checks::{header_name, in_range, items_up_to, not_empty};
+use super::denied::{self, OF_A_RULE};
 use super::limit::limit;
 use super::metadata::{ROUTE_ENTRY, metadata_key};
 #[cfg(feature = "cel")]
 use super::when::when;
-use super::{enforcement, format};
+use super::{enforcement, format, variant};
 use crate::config::ConfigError;
+use crate::config::denied::ReplyContent;
 use crate::config::format::{Command, Moment, Show};
 use crate::config::interner::Interner;
 use crate::config::node::Node;
-use crate::config::rate_limit::{Condition, HITS_MAX, HitsAddend, RateLimit, Source};
+use crate::config::rate_limit::{
+    Condition, HITS_MAX, HitsAddend, RateLimit, Source, XRateLimitOption,
+};
 use crate::config::unsupported::{OF_A_RATE_LIMIT, OF_HITS};
 
-const FIELDS: [&str; if cfg!(feature = "cel") { 9 } else { 8 }] = [
+const FIELDS: [&str; if cfg!(feature = "cel") { 11 } else { 10 }] = [
     "actions",
     "hits_addend",
     "routes",
@@ -23,12 +27,16 @@ const FIELDS: [&str; if cfg!(feature = "cel") { 9 } else { 8 }] = [
     "stage",
     "disable_key",
     "limit",
+    "x_ratelimit_option",
+    "denied",
     #[cfg(feature = "cel")]
     "when",
 ];
 
+/// `denials` is the content of denials by other rules.
 pub(super) fn rate_limit(
     node: &Node<'_>,
+    denials: &ReplyContent,
     interner: &mut Interner,
 ) -> Result<RateLimit, ConfigError> {
     node.object("an object with `actions`", &FIELDS, &OF_A_RATE_LIMIT)?;
@@ -48,13 +56,41 @@ pub(super) fn rate_limit(
     if let Some(limit) = node.field("limit") {
         actions.push(self::limit(&limit, interner)?);
     }
+    let denied = match node.field("denied") {
+        Some(denied) => Some(Box::new(denied::content(&denied, &OF_A_RULE, Some(denials))?)),
+        None => None,
+    };
+    let (enforcement, x_ratelimit_option) = (enforcement(node)?, x_ratelimit_option(node)?);
     Ok(RateLimit {
-        enforcement: enforcement(node)?,
+        enforcement,
         conditions,
         #[cfg(feature = "cel")]
         when: when(node, interner)?,
         hits,
         actions,
+        x_ratelimit_option,
+        denied,
+    })
+}
+
+fn x_ratelimit_option(node: &Node<'_>) -> Result<XRateLimitOption, ConfigError> {
+    const NAME: &str = "x_ratelimit_option";
+    let Some(field) = node.field(NAME) else { return Ok(XRateLimitOption::Unspecified) };
+    let number = match field.is_text() {
+        true => match variant(node, NAME, &["UNSPECIFIED", "OFF", "DRAFT_VERSION_03"])? {
+            Some("OFF") => 1,
+            Some("DRAFT_VERSION_03") => 2,
+            _ => 0,
+        },
+        false if field.is_flag() => {
+            return Err(field.error("write \"OFF\" with quotes, as YAML reads OFF as a boolean"));
+        }
+        false => in_range(&field, 0, 2)?,
+    };
+    Ok(match number {
+        0 => XRateLimitOption::Unspecified,
+        1 => XRateLimitOption::Off,
+        _ => XRateLimitOption::DraftVersion03,
     })
 }
 

@@ -189,16 +189,33 @@ fn of_an_entry() {
         ),
         (
             r#"{"actions": ["#,
-            r#"{"x_ratelimit_option": "OFF", "actions": ["#,
-            "rate_limits[0].x_ratelimit_option: not supported: use `headers`, for the whole \
-             filter",
+            r#"{"x_ratelimit_option": "ON", "actions": ["#,
+            "rate_limits[0].x_ratelimit_option: unknown variant `ON`, expected one of \
+             `UNSPECIFIED`, `OFF`, `DRAFT_VERSION_03`",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"x_ratelimit_option": false, "actions": ["#,
+            "rate_limits[0].x_ratelimit_option: write \"OFF\" with quotes, as YAML reads OFF as a \
+             boolean",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"x_ratelimit_option": 3, "actions": ["#,
+            "rate_limits[0].x_ratelimit_option: 3 is out of range (0 to 2)",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"denied": {"limits": []}, "actions": ["#,
+            "rate_limits[0].denied.limits: unknown field `limits`, expected one of `status`, \
+             `body`, `format`",
         ),
         (
             r#"{"actions": ["#,
             r#"{"route": "x", "actions": ["#,
             "rate_limits[0].route: unknown field `route` (did you mean `routes`?), expected one of \
              `actions`, `hits_addend`, `routes`, `route_metadata`, `shadow`, `stage`, `disable_key`, \
-             `limit`",
+             `limit`, `x_ratelimit_option`, `denied`",
         ),
         (
             r#""routes": ["checkout", "cart"]"#,

@@ -236,7 +236,7 @@ fn a_request_that_passes_has_the_headers_of_its_answer() {
     let headers = [("X-Quota", "9"), ("RateLimit", "theirs"), ("x-quota", "8")];
     answer(&mut envoy, &with_additions(&decision, &headers));
     assert_eq!(resumed(&envoy), [1]);
-    assert_eq!(envoy.world().request_headers, [(StreamId(1), header("x-plan", "gold"))]);
+    assert_eq!(envoy.world().added_to_requests, [(StreamId(1), header("x-plan", "gold"))]);
     assert_eq!(filter_state(&envoy), [state(1, "tidegate.metadata", r#"{"plan":"gold"}"#)]);
     assert_eq!(response(&mut envoy, 1), [header("x-quota", "9"), header("x-quota", "8")]);
     let own: Vec<&str> = envoy.world().headers.iter().map(|(name, _)| *name).collect();
@@ -254,7 +254,7 @@ fn a_denial_has_the_headers_and_the_body_of_its_answer() {
     assert!(headers.iter().all(|(name, _)| *name != "retry-after"), "{headers:?}");
     assert_eq!(world.added[0], [header("x-quota", "0"), header("retry-after", "77")]);
     assert_eq!(world.bodies[0], "no more");
-    assert_eq!(world.request_headers, [], "it goes nowhere");
+    assert_eq!(world.added_to_requests, [], "it goes nowhere");
     drop(world);
     assert_eq!(filter_state(&envoy), [state(1, "tidegate.metadata", r#"{"plan":"gold"}"#)]);
 }
@@ -272,7 +272,7 @@ fn answers_to_others_than_a_waiting_request_change_nothing() {
     let call = only_call(&envoy);
     envoy.workers[0].on_answer(call.id, Ok(&additions));
     let world = envoy.world();
-    assert!(world.request_headers.is_empty() && world.filter_state.is_empty());
+    assert!(world.added_to_requests.is_empty() && world.filter_state.is_empty());
 }
 
 #[test]

@@ -65,8 +65,11 @@ pub(super) struct World {
     pub(super) headers: Vec<Header>,
     /// Headers of the service, on responses and on requests.
     pub(super) appended: Vec<NamedHeader>,
-    pub(super) request_headers: Vec<(StreamId, NamedHeader)>,
+    pub(super) added_to_requests: Vec<(StreamId, NamedHeader)>,
     pub(super) filter_state: Vec<(StreamId, String, String)>,
+    /// Headers of all requests, for replies.
+    pub(super) request_headers: Vec<(&'static str, &'static str)>,
+    pub(super) header_reads: u32,
     pub(super) logs: Vec<String>,
     /// Readings of the clock, and reads or writes of shared data.
     pub(super) clock_reads: u32,
@@ -162,6 +165,18 @@ impl Host for FakeHost {
         world.bodies.push(reply.body.clone());
     }
 
+    fn request_header<T>(
+        &self,
+        _stream: StreamId,
+        name: &str,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
+        let mut world = self.world.borrow_mut();
+        world.header_reads += 1;
+        let value = world.request_headers.iter().find(|(known, _)| *known == name)?.1;
+        Some(read(value.as_bytes()))
+    }
+
     fn add_response_headers(&self, headers: &[Header]) {
         self.world.borrow_mut().headers.extend_from_slice(headers);
     }
@@ -172,7 +187,7 @@ impl Host for FakeHost {
 
     fn append_request_headers(&self, stream: StreamId, headers: &[NamedHeader]) {
         let headers = headers.iter().map(|header| (stream, header.clone()));
-        self.world.borrow_mut().request_headers.extend(headers);
+        self.world.borrow_mut().added_to_requests.extend(headers);
     }
 
     fn set_filter_state(&self, stream: StreamId, name: &str, value: &str) {
