@@ -169,8 +169,15 @@ fn of_an_entry() {
         (
             r#"{"actions": ["#,
             r#"{"route": "x", "actions": ["#,
-            "rate_limits[0].route: unknown field `route` (did you mean `routes`?), expected one of \
-             `actions`, `hits_addend`, `routes`, `route_metadata`, `shadow`, `stage`, `disable_key`",
+            if cfg!(feature = "cel") {
+                "rate_limits[0].route: unknown field `route` (did you mean `routes`?), expected one \
+                 of `actions`, `hits_addend`, `routes`, `route_metadata`, `shadow`, `stage`, \
+                 `disable_key`, `when`"
+            } else {
+                "rate_limits[0].route: unknown field `route` (did you mean `routes`?), expected one \
+                 of `actions`, `hits_addend`, `routes`, `route_metadata`, `shadow`, `stage`, \
+                 `disable_key`"
+            },
         ),
         (
             r#""routes": ["checkout", "cart"]"#,
