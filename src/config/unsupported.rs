@@ -8,25 +8,20 @@ use super::tree::Tree;
 /// A field, and the message about it.
 pub(super) type Unsupported = (&'static str, &'static str);
 
-pub(super) const OF_THE_FILTER: [Unsupported; 6] = [
+pub(super) const OF_THE_FILTER: [Unsupported; 5] = [
     ("timeout", "use `sidecar.timeout_ms`, in milliseconds"),
     ("failure_mode_deny", "use `failure_mode`: \"allow\" or \"deny\""),
     ("rate_limit_service", "use `sidecar.cluster`"),
     ("enable_x_ratelimit_headers", "use `headers`: \"draft03\" or \"off\""),
     ("rate_limited_status", "use `denied.status`"),
-    ("stat_prefix", "the names of the filter's stats are fixed"),
 ];
 
-pub(super) const OF_A_RATE_LIMIT: [Unsupported; if cfg!(feature = "cel") { 3 } else { 4 }] = [
-    ("limit", "requests cannot override the sidecar's limits"),
+pub(super) const OF_A_RATE_LIMIT: [Unsupported; if cfg!(feature = "cel") { 2 } else { 3 }] = [
     ("apply_on_stream_done", "hits count when a request arrives, not when it ends"),
     ("x_ratelimit_option", "use `headers`, for the whole filter"),
     #[cfg(not(feature = "cel"))]
     ("when", "conditions need the module tidegate-cel.wasm in place of this one"),
 ];
-
-pub(super) const OF_AN_ACTION: [Unsupported; 1] =
-    [("extension", "a Wasm filter cannot call Envoy's descriptor extensions")];
 
 pub(super) const OF_HITS: [Unsupported; 1] =
     [("is_negative_hits", "a filter cannot refund; call the sidecar")];

@@ -7,4 +7,6 @@ mod lease_faults;
 mod leases;
 mod native_filter;
 mod native_usage;
+mod reports;
 mod requests;
+mod values;
