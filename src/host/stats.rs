@@ -391,7 +391,8 @@ mod tests {
             stats.flush(&host);
             assert_eq!(host.added(), [(format!("tidegate.{name}"), 2)]);
         }
-        assert_eq!(host.stats.borrow().len(), counts.len() + levels.len());
+        let conditions = usize::from(cfg!(feature = "cel"));
+        assert_eq!(host.stats.borrow().len(), counts.len() + levels.len() + conditions);
     }
 
     #[test]

@@ -213,9 +213,15 @@ fn of_an_entry() {
         (
             r#"{"actions": ["#,
             r#"{"route": "x", "actions": ["#,
-            "rate_limits[0].route: unknown field `route` (did you mean `routes`?), expected one of \
-             `actions`, `hits_addend`, `routes`, `route_metadata`, `shadow`, `stage`, `disable_key`, \
-             `limit`, `x_ratelimit_option`, `denied`",
+            if cfg!(feature = "cel") {
+                "rate_limits[0].route: unknown field `route` (did you mean `routes`?), expected one \
+                 of `actions`, `hits_addend`, `routes`, `route_metadata`, `shadow`, `stage`, \
+                 `disable_key`, `limit`, `x_ratelimit_option`, `denied`, `when`"
+            } else {
+                "rate_limits[0].route: unknown field `route` (did you mean `routes`?), expected one \
+                 of `actions`, `hits_addend`, `routes`, `route_metadata`, `shadow`, `stage`, \
+                 `disable_key`, `limit`, `x_ratelimit_option`, `denied`"
+            },
         ),
         (
             r#""routes": ["checkout", "cart"]"#,
