@@ -154,6 +154,8 @@ fn cost(value: &[u8]) -> Option<u64> {
         return None;
     }
     let text = std::str::from_utf8(value.trim_ascii()).ok()?;
+    // As Envoy does.
+    let text = text.strip_prefix('+').unwrap_or(text);
     // `parse` also accepts `-1`, `inf` and `nan`.
     if !text.starts_with(|first: char| first.is_ascii_digit()) {
         return None;

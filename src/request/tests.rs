@@ -328,7 +328,7 @@ fn matchers_of_query_parameters() {
 
 #[test]
 fn what_a_request_costs() {
-    let table: [(Value, Option<&[u8]>, &str); 15] = [
+    let table: [(Value, Option<&[u8]>, &str); 17] = [
         (json!({"number": 0}), None, "generic_key=v*0"),
         (json!({"number": 1_000_000_000}), None, "generic_key=v*1000000000"),
         (json!({"header": "X-Cost"}), Some(b"7"), "generic_key=v*7"),
@@ -339,6 +339,9 @@ fn what_a_request_costs() {
         (json!({"header": "x-cost"}), None, "generic_key=v"),
         (json!({"header": "x-cost"}), Some(b""), "generic_key=v"),
         (json!({"header": "x-cost"}), Some(b"-5"), "generic_key=v"),
+        // Cost 1; Envoy's own filter takes it for a number.
+        (json!({"header": "x-cost"}), Some(b"+4"), "generic_key=v*4"),
+        (json!({"header": "x-cost"}), Some(b"+-4"), "generic_key=v"),
         (json!({"header": "x-cost"}), Some(b"1e3"), "generic_key=v*1000"),
         (json!({"header": "x-cost"}), Some(b"1e999"), "generic_key=v*1000000000"),
         (json!({"header": "x-cost"}), Some(b"nan"), "generic_key=v"),
