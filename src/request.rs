@@ -19,7 +19,6 @@ use crate::config::{
 };
 use crate::host::RequestFacts;
 use crate::matching::address::Network;
-use crate::matching::value::ValueTest;
 use crate::request::descriptors::Descriptors;
 use fact_reader::FactReader;
 use std::io::Write;
@@ -90,12 +89,8 @@ fn entry<F: RequestFacts>(
             matcher.matches(reader.address()?).then(|| descriptors.append(&entry.0))?;
         }
         Action::ValueMatch { entry, matchers, sense } => {
-            let matched = matchers.iter().all(|(fact, matcher)| {
-                matcher.matches(match &matcher.test {
-                    ValueTest::Text(text) if text.needs_text() => reader.text(fact),
-                    _ => reader.value(fact),
-                })
-            });
+            let matched =
+                matchers.iter().all(|(fact, matcher)| matcher.matches(reader.value(fact)));
             sense.of(matched).then(|| descriptors.append(&entry.0))?;
         }
     }

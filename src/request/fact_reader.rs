@@ -13,7 +13,7 @@ use std::ops::Range;
 pub(crate) struct FactBuffer {
     states: Vec<FactState>,
     /// Derived values, by fact and [`Derivation`].
-    derived: Vec<[Option<Range<usize>>; 2]>,
+    derived: Vec<[Option<Range<usize>>; 1]>,
     bytes: Vec<u8>,
     /// The client's address, once it was read.
     address: Option<Option<IpAddr>>,
@@ -22,7 +22,6 @@ pub(crate) struct FactBuffer {
 /// A form of a value, derived at most once per request, since the value may be long.
 #[derive(Debug, Clone, Copy)]
 enum Derivation {
-    Text,
     Short,
 }
 
@@ -67,20 +66,6 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
     pub(super) fn value(&mut self, fact: &Fact) -> Option<&[u8]> {
         let range = self.range(fact)?;
         self.buffer.bytes.get(range)
-    }
-
-    /// The value as UTF-8, with U+FFFD for invalid bytes.
-    pub(super) fn text(&mut self, fact: &Fact) -> Option<&[u8]> {
-        let range = self.range(fact)?;
-        self.derived(fact.number, Derivation::Text, |bytes| {
-            let value = bytes.get(range.clone())?;
-            // The usual case; the lossy conversion takes ten times as long.
-            if std::str::from_utf8(value).is_ok() {
-                return Some(range);
-            }
-            let text = String::from_utf8_lossy(value).into_owned();
-            Some(appended(bytes, text.as_bytes()))
-        })
     }
 
     /// The value, or `shorten` of it if it is longer than `max` bytes.
