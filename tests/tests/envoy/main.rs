@@ -1,5 +1,6 @@
 //! The built filter, and Envoy's own, in a real Envoy with a real sidecar behind it.
 
+mod fields;
 mod filter;
 mod filter_options;
 mod lease_faults;
@@ -7,3 +8,4 @@ mod leases;
 mod native_filter;
 mod native_usage;
 mod requests;
+mod twin;
