@@ -13,7 +13,7 @@ use std::ops::Range;
 pub(crate) struct FactBuffer {
     states: Vec<FactState>,
     /// Derived values, by fact and [`Derivation`].
-    derived: Vec<[Option<Range<usize>>; 1]>,
+    derived: Vec<[Option<Range<usize>>; 2]>,
     bytes: Vec<u8>,
     /// The client's address, once it was read.
     address: Option<Option<IpAddr>>,
@@ -23,6 +23,7 @@ pub(crate) struct FactBuffer {
 #[derive(Debug, Clone, Copy)]
 enum Derivation {
     Short,
+    Path,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -62,13 +63,15 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         self.buffer
     }
 
-    /// The value of a fact.
+    /// The value of a fact. Inlined, as is the next, since actions call it for each request.
+    #[inline(always)]
     pub(super) fn value(&mut self, fact: &Fact) -> Option<&[u8]> {
         let range = self.range(fact)?;
         self.buffer.bytes.get(range)
     }
 
     /// The value, or `shorten` of it if it is longer than `max` bytes.
+    #[inline(always)]
     pub(super) fn shortened(
         &mut self,
         fact: &Fact,
@@ -81,6 +84,24 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         }
         self.derived(fact.number, Derivation::Short, |bytes| {
             let short = shorten(bytes.get(range)?);
+            Some(appended(bytes, &short))
+        })
+    }
+
+    /// The value up to a query, or `shorten` of that.
+    pub(super) fn path(
+        &mut self,
+        fact: &Fact,
+        max: usize,
+        shorten: impl FnOnce(&[u8]) -> Vec<u8>,
+    ) -> Option<&[u8]> {
+        let Range { start, end } = self.range(fact)?;
+        self.derived(fact.number, Derivation::Path, |bytes| {
+            let path = bytes.get(start..end)?.split(|byte| *byte == b'?').next()?;
+            if path.len() <= max {
+                return Some(start..start.saturating_add(path.len()));
+            }
+            let short = shorten(path);
             Some(appended(bytes, &short))
         })
     }
@@ -114,8 +135,8 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
     }
 
     fn read(&mut self, fact: &Fact) {
-        if let Source::Parameter(_) = fact.source {
-            return self.read_parameters();
+        if let Source::Parameter(_) | Source::ResponseHeader(_) = fact.source {
+            return self.read_other(fact);
         }
         let bytes = &mut self.buffer.bytes;
         let copy = |value: &[u8]| {
@@ -124,6 +145,17 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         };
         let slot = read(self.facts, &fact.source, copy).unwrap_or(FactState::Absent);
         self.set(fact.number, slot);
+    }
+
+    #[cold]
+    fn read_other(&mut self, fact: &Fact) {
+        let Source::ResponseHeader(name) = &fact.source else { return self.read_parameters() };
+        let bytes = &mut self.buffer.bytes;
+        let read = self.facts.response_header(name, |value| {
+            let Range { start, end } = appended(bytes, value);
+            FactState::Read { start, end }
+        });
+        self.set(fact.number, read.unwrap_or(FactState::Absent));
     }
 
     /// Reads all configured parameters in one pass: a path can have tens of thousands.
@@ -184,8 +216,8 @@ fn appended(bytes: &mut Vec<u8>, more: &[u8]) -> Range<usize> {
 fn read<T>(facts: &impl RequestFacts, source: &Source, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
     match source {
         Source::Header(name) => facts.header(name, read),
-        // Read in one pass by `read_parameters`.
-        Source::Parameter(_) => None,
+        // Read by `read_other`.
+        Source::Parameter(_) | Source::ResponseHeader(_) => None,
         Source::Property(path) => property(facts, path, read),
         // Any value becomes an entry, lossily if necessary: a value from a client must not drop the
         // descriptor. Envoy treats an empty text as absent.
