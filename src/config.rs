@@ -14,7 +14,7 @@ pub(crate) mod format;
 mod interner;
 mod node;
 mod rate_limit;
-mod read;
+pub(crate) mod read;
 mod structured;
 #[cfg(test)]
 mod tests;
@@ -26,8 +26,8 @@ pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selec
 pub use format::{Command, Format, Piece, Show};
 pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
 pub use rate_limit::{
-    Action, Condition, Enforcement, Fact, Formatted, HITS_MAX, HitsAddend, RateLimit, Source,
-    WhenAbsent,
+    Action, Claim, Condition, Enforcement, Fact, Formatted, HITS_MAX, HitsAddend, LimitSource,
+    RateLimit, Source, WhenAbsent,
 };
 
 use crate::matching::query::Parameters;

@@ -9,14 +9,17 @@
 //! first action needs it, and values go straight into the buffer. Refuses to know leases or the
 //! sidecar.
 
+mod claims;
 pub mod descriptors;
 mod fact_reader;
 mod formats;
+mod limits;
 #[cfg(test)]
 mod tests;
 
 use crate::config::{
-    Action, Condition, Config, Encoded, Enforcement, Formatted, HITS_MAX, HitsAddend, WhenAbsent,
+    Action, Claim, Condition, Config, Encoded, Enforcement, Formatted, HITS_MAX, HitsAddend,
+    WhenAbsent,
 };
 use crate::host::RequestFacts;
 use crate::matching::address::Network;
@@ -96,6 +99,8 @@ fn entry<F: RequestFacts>(
             sense.of(matched).then(|| descriptors.append(&entry.0))?;
         }
         Action::Formatted(formatted) => return formatted_entry(formatted, reader, descriptors),
+        Action::Claim(claim) => return claim_entry(claim, reader, descriptors),
+        Action::Limit(source) => limits::append_override(source, reader, descriptors),
     }
     Some(())
 }
@@ -115,6 +120,29 @@ fn formatted_entry<F: RequestFacts>(
     if !has_value {
         descriptors.truncate(start);
         descriptors.append(&formatted.default.as_ref()?.0);
+    }
+    Some(())
+}
+
+/// Appends an entry with a claim as its value.
+#[cold]
+#[inline(never)]
+fn claim_entry<F: RequestFacts>(
+    claim: &Claim,
+    reader: &mut FactReader<'_, F>,
+    descriptors: &mut Descriptors,
+) -> Option<()> {
+    match (claims::claim_of(claim, reader), &claim.when_absent) {
+        (Some(mut value), _) => {
+            if value.len() > VALUE_BYTES_MAX {
+                value = shortened(&value);
+            }
+            descriptors.append(&claim.key.0);
+            descriptors.value(|bytes| append_text(bytes, &value));
+        }
+        (None, WhenAbsent::DropDescriptor) => return None,
+        (None, WhenAbsent::SkipEntry) => {}
+        (None, WhenAbsent::Entry(entry)) => descriptors.append(&entry.0),
     }
     Some(())
 }

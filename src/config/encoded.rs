@@ -1,7 +1,11 @@
 //! The encoding of a descriptor's entries: each key and each value after its length (4 bytes,
 //! little-endian), so that different lists of entries have different bytes.
 
-use tidegate_core::Entry;
+//!
+//! After the entries, an override of the limit may follow, so that it is a part of the descriptor's
+//! identity.
+
+use tidegate_core::{Entry, LimitOverride, Unit};
 
 /// An encoded key, or an encoded key and value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +35,12 @@ pub(crate) fn encoded(parts: &[&str]) -> Vec<u8> {
 pub(crate) const LENGTH_BYTES: usize = size_of::<u32>();
 
 /// Decodes entries. Ends early at malformed bytes.
-pub(crate) fn entries_of(mut bytes: &[u8]) -> Vec<Entry> {
+pub(crate) fn entries_of(bytes: &[u8]) -> Vec<Entry> {
+    decoded(bytes).0
+}
+
+/// The entries, and the bytes after them.
+pub(crate) fn decoded(mut bytes: &[u8]) -> (Vec<Entry>, &[u8]) {
     let mut entries = Vec::new();
     while let Some((key, rest)) = part(bytes)
         && let Some((value, rest)) = part(rest)
@@ -39,7 +48,29 @@ pub(crate) fn entries_of(mut bytes: &[u8]) -> Vec<Entry> {
         entries.push(Entry::new(key, value));
         bytes = rest;
     }
-    entries
+    (entries, bytes)
+}
+
+/// Stands in the place of a length before an override. No key has this length.
+const OVERRIDE: [u8; LENGTH_BYTES] = [0xff; LENGTH_BYTES];
+
+/// The units of overrides, in the order of Envoy's numbers from 1.
+pub(crate) const UNITS: [Unit; 6] =
+    [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Month, Unit::Year];
+
+/// An encoded override: `requests` per unit of this index in [`UNITS`].
+pub(crate) fn encoded_override(requests: u32, unit: u8) -> [u8; 9] {
+    let [a, b, c, d] = OVERRIDE;
+    let [e, f, g, h] = requests.to_le_bytes();
+    [a, b, c, d, e, f, g, h, unit]
+}
+
+/// Decodes the bytes after entries.
+pub(crate) fn override_of(bytes: &[u8]) -> Option<LimitOverride> {
+    let rest = bytes.strip_prefix(&OVERRIDE)?;
+    let (requests, unit) = rest.split_first_chunk()?;
+    let unit = UNITS.get(usize::from(*unit.first()?))?;
+    Some(LimitOverride { requests: u32::from_le_bytes(*requests), unit: *unit })
 }
 
 fn part(bytes: &[u8]) -> Option<(&str, &[u8])> {
@@ -63,5 +94,22 @@ mod tests {
             assert!(entries_of(&changed).len() <= 2);
         }
         assert_eq!(entries_of(&bytes).len(), 2);
+    }
+
+    #[test]
+    fn an_override_follows_the_entries() {
+        let entries = encoded(&["key", "value"]);
+        assert_eq!(override_of(decoded(&entries).1), None);
+        for (unit, index) in UNITS.iter().zip(0..) {
+            let bytes = [&entries[..], &encoded_override(u32::MAX - 1, index)].concat();
+            let (found, rest) = decoded(&bytes);
+            assert_eq!(found, [Entry::new("key", "value")]);
+            let expected = LimitOverride { requests: u32::MAX - 1, unit: *unit };
+            assert_eq!(override_of(rest), Some(expected));
+            for end in 0..rest.len() {
+                assert_eq!(override_of(&rest[..end]), None);
+            }
+        }
+        assert_eq!(override_of(&encoded_override(1, 6)), None);
     }
 }

@@ -102,6 +102,41 @@ pub enum Action {
     /// An entry with a format as its value. If it is for some requests only, the action before it
     /// matches these, with an empty entry.
     Formatted(Box<Formatted>),
+    /// A claim of a token in a header (`jwt_claim`).
+    Claim(Box<Claim>),
+    /// An override of the limit, after all entries (`limit`).
+    Limit(Box<LimitSource>),
+}
+
+/// A claim of a token in a header, which is not verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The entry's key.
+    pub(crate) key: Encoded,
+    /// The header.
+    pub(crate) header: Fact,
+    /// The cookie in this header with the token.
+    pub(crate) cookie: Option<String>,
+    /// The text before the token.
+    pub(crate) prefix: String,
+    /// The names that lead to the claim.
+    pub(crate) path: Vec<String>,
+    /// The effect if it has no such text.
+    pub(crate) when_absent: WhenAbsent,
+}
+
+/// The source of an override of the limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LimitSource {
+    /// The encoded override.
+    Constant(Encoded),
+    /// In metadata.
+    Metadata {
+        /// A number.
+        requests_per_unit: Fact,
+        /// The name of a unit.
+        unit: Fact,
+    },
 }
 
 /// An entry with a format as its value.

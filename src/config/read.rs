@@ -5,6 +5,8 @@ mod checks;
 mod commands;
 mod filter_options;
 mod format;
+mod jwt_claim;
+pub(crate) mod limit;
 mod matcher;
 mod metadata;
 mod rate_limit;

@@ -127,3 +127,34 @@ fn number_of(value: &[u8]) -> Option<i64> {
     let is_exact = value.first() == Some(&0) && number.abs() < EXACT_MAX && whole as f64 == number;
     is_exact.then_some(whole)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// The bytes of a number never read as a text with another number.
+        #[test]
+        fn a_number_in_metadata_is_unambiguous(whole in 0_u64..1 << 53, part in 0_u32..1 << 20) {
+            for number in [whole as f64, f64::from(part) / 1024.0] {
+                let bytes = number.to_le_bytes();
+                prop_assert_eq!(cost(&bytes), None);
+                let expected = Some((number.ceil() as u64).min(HITS_MAX));
+                prop_assert_eq!(cost_of_metadata(&bytes), expected);
+            }
+        }
+
+        /// A text with a number never reads as the bytes of another one.
+        #[test]
+        fn a_text_in_metadata_is_unambiguous(digits in "[0-9]{1,8}", text in "[ -~]{8}") {
+            prop_assert_eq!(cost_of_metadata(digits.as_bytes()), digits.parse().ok());
+            if let Some(number) = cost(text.as_bytes()) {
+                prop_assert_eq!(cost_of_metadata(text.as_bytes()), Some(number));
+            }
+            prop_assert_eq!(number_of(text.as_bytes()), None);
+        }
+    }
+}

@@ -4,6 +4,7 @@ use super::checks::{
     empty, has_command, header_name, literal, not_empty, number_or, some_items, when_absent,
 };
 use super::format;
+use super::jwt_claim::{extension, jwt_claim};
 use super::matcher::{address_matcher, header_matcher, query_matcher, sense};
 use super::metadata::{FIELDS, FIELDS_DYNAMIC, metadata};
 use crate::config::ConfigError;
@@ -12,9 +13,8 @@ use crate::config::format::Moment;
 use crate::config::interner::Interner;
 use crate::config::node::Node;
 use crate::config::rate_limit::{Action, Formatted, WhenAbsent};
-use crate::config::unsupported::OF_AN_ACTION;
 
-const ACTIONS: [&str; 12] = [
+const ACTIONS: [&str; 14] = [
     "request_headers",
     "query_parameters",
     "remote_address",
@@ -27,6 +27,8 @@ const ACTIONS: [&str; 12] = [
     "dynamic_metadata",
     "source_cluster",
     "destination_cluster",
+    "extension",
+    "jwt_claim",
 ];
 
 /// A protobuf oneof: an object with one of the actions. A format is another action after it.
@@ -35,7 +37,7 @@ pub(super) fn action(
     interner: &mut Interner,
     actions: &mut Vec<Action>,
 ) -> Result<(), ConfigError> {
-    node.object("an object with one action", &ACTIONS, &OF_AN_ACTION)?;
+    node.object("an object with one action", &ACTIONS, &[])?;
     let (name, of) = node.one_of(&ACTIONS)?;
     let mut format = None;
     actions.push(action_of(name, &of, interner, &mut format)?);
@@ -67,6 +69,8 @@ fn action_of(
         }
         "metadata" => metadata(of, &FIELDS, interner),
         "dynamic_metadata" => metadata(of, &FIELDS[..FIELDS_DYNAMIC], interner),
+        "extension" => extension(of, interner),
+        "jwt_claim" => jwt_claim(of, interner),
         "source_cluster" => property(of, name, interner, &["xds", "node", "cluster"]),
         _ => property(of, name, interner, &["xds", "cluster_name"]),
     }

@@ -1,6 +1,6 @@
 //! Compiles formats: texts with Envoy's substitution commands.
 
-use super::checks::{as_header_name, property_path};
+use super::checks::{as_header_name, owned, property_path};
 use super::commands::{From, known};
 use super::metadata::{CLUSTER_ENTRY, DYNAMIC, ROUTE_ENTRY, Root};
 use crate::config::ConfigError;
@@ -131,13 +131,17 @@ impl<'a> Written<'a> {
                 let Some(key) = self.argument(node)?.strip_suffix(":PLAIN") else {
                     return Err(self.error(node, "is supported as `%FILTER_STATE(key:PLAIN)%`"));
                 };
-                (Source::Text(property_path(node, &["filter_state", key])?), None, Show::Bytes)
+                (
+                    Source::Text(property_path(node, owned(&["filter_state", key]))?),
+                    None,
+                    Show::Bytes,
+                )
             }
             From::Property(path, show) | From::EndProperty(path, show) => {
                 if self.arguments.is_some() {
                     return Err(self.error(node, "takes no arguments"));
                 }
-                (Source::Property(property_path(node, path)?), None, show)
+                (Source::Property(owned(path)), None, show)
             }
         };
         let or = or.map(|or| interner.fact(or));
@@ -234,8 +238,9 @@ impl<'a> Written<'a> {
         if !path.contains(':') {
             return Err(self.error(node, "needs a namespace and a key: `namespace:key`"));
         }
-        let parts: Vec<&str> = root.iter().copied().chain(path.split(':')).collect();
-        Ok((Source::Text(property_path(node, &parts)?), None, Show::Metadata))
+        let mut parts = owned(root);
+        parts.extend(path.split(':').map(str::to_owned));
+        Ok((Source::Text(property_path(node, parts)?), None, Show::Metadata))
     }
 
     #[cold]
@@ -249,6 +254,7 @@ impl<'a> Written<'a> {
 mod tests {
     use super::*;
     use crate::config::tree::Tree;
+    use proptest::prelude::*;
 
     fn compiled(text: &str, moment: Moment) -> Result<Format, String> {
         let tree = Tree::Text(text.to_owned());
@@ -406,6 +412,24 @@ mod tests {
         let message = "17 commands are too many (maximum 16)";
         assert_eq!(compiled(&many, Moment::Request), Err(message.to_owned()));
         assert!(compiled(&"%REQ(a)%".repeat(16), Moment::Request).is_ok());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_text_is_compiled_or_refused(
+            text in "(%|%%|REQ|METADATA|PATH|PROTOCOL|\\(|\\)|:|\\?|DYNAMIC|NQ|[a-z0-9]|\u{e9}| ){0,24}",
+            any in ".{0,40}",
+        ) {
+            for text in [&text, &any] {
+                for moment in [Moment::Request, Moment::End] {
+                    if let Ok(format) = compiled(text, moment) {
+                        prop_assert!(!format.0.is_empty());
+                    }
+                }
+            }
+        }
     }
 
     /// Envoy's list has 163 commands; each of them is supported or refused with a reason.

@@ -2,6 +2,7 @@
 
 use super::action::action;
 use super::checks::{header_name, in_range, items_up_to, not_empty};
+use super::limit::limit;
 use super::metadata::{ROUTE_ENTRY, metadata_key};
 use super::{enforcement, format};
 use crate::config::ConfigError;
@@ -15,8 +16,16 @@ pub(super) fn rate_limit(
     node: &Node<'_>,
     interner: &mut Interner,
 ) -> Result<RateLimit, ConfigError> {
-    let fields =
-        ["actions", "hits_addend", "routes", "route_metadata", "shadow", "stage", "disable_key"];
+    let fields = [
+        "actions",
+        "hits_addend",
+        "routes",
+        "route_metadata",
+        "shadow",
+        "stage",
+        "disable_key",
+        "limit",
+    ];
     node.object("an object with `actions`", &fields, &OF_A_RATE_LIMIT)?;
     // Of Envoy's runtime, which a Wasm filter cannot read. Without a value there, it has no effect.
     if let Some(key) = node.field("disable_key") {
@@ -30,6 +39,9 @@ pub(super) fn rate_limit(
     let mut actions = Vec::new();
     for item in &items_up_to(&node.required("actions")?, tidegate_wire::ENTRIES_MAX)? {
         action(item, interner, &mut actions)?;
+    }
+    if let Some(limit) = node.field("limit") {
+        actions.push(self::limit(&limit, interner)?);
     }
     Ok(RateLimit { enforcement: enforcement(node)?, conditions, hits, actions })
 }

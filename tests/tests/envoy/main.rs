@@ -9,3 +9,4 @@ mod native_filter;
 mod native_usage;
 mod requests;
 mod twin;
+mod values;
