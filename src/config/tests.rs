@@ -1,6 +1,7 @@
 //! Accepted and refused configurations, as Envoy passes them.
 
 mod bounds;
+mod envoy_fields;
 mod filter_options;
 mod hostile;
 mod mistakes;
