@@ -3,11 +3,11 @@
 use super::configuration::Place;
 use super::dice::Dice;
 use super::matchers::{address_matcher, header_matcher, query_matcher};
-use super::pools::{DESCRIPTOR_KEYS, HEADERS, PARAMETERS};
+use super::pools::{DESCRIPTOR_KEYS, FORMATS, HEADERS, PARAMETERS};
 use serde_json::{Value, json};
 
 /// One arm for each action. Envoy's filter has not the last one in its own list.
-const ACTIONS: [fn(&mut Dice) -> Value; 14] = [
+const ACTIONS: [fn(&mut Dice) -> Value; 15] = [
     request_headers,
     request_headers,
     query_parameters,
@@ -19,6 +19,7 @@ const ACTIONS: [fn(&mut Dice) -> Value; 14] = [
     header_value_match,
     query_parameter_value_match,
     metadata,
+    jwt_claim,
     |_| json!({"source_cluster": {}}),
     |_| json!({"destination_cluster": {}}),
     dynamic_metadata,
@@ -47,7 +48,11 @@ fn descriptor_key(dice: &mut Dice) -> Value {
 
 /// The key and the value of an action with a configured value. Envoy accepts no empty one.
 fn constant(dice: &mut Dice) -> Value {
-    let mut of = json!({"descriptor_value": dice.pick(&["given", "a b", "é"])});
+    let value = match dice.one_in(2) {
+        true => dice.pick(&FORMATS),
+        false => dice.pick(&["given", "a b", "é"]),
+    };
+    let mut of = json!({"descriptor_value": value});
     maybe(dice, &mut of, "default_value", |dice| json!(dice.pick(&["", "instead"])));
     maybe(dice, &mut of, "descriptor_key", |dice| json!(dice.pick(&["", "k", "a key", "é"])));
     of
@@ -102,19 +107,40 @@ fn query_parameter_value_match(dice: &mut Dice) -> Value {
 /// of its cluster.
 fn metadata_key(dice: &mut Dice) -> Value {
     // Not the path of a number, a boolean, a list or an object ("Values").
-    let (key, path): (&str, &[&str]) = dice.pick(&[
-        ("dyn", &["text"][..]),
-        ("dyn", &["empty"]),
-        ("dyn", &["none"]),
-        ("dyn", &["deep", "er"]),
-        ("dyn", &["deep", "none"]),
-        ("dyn", &["text", "below"]),
-        ("none", &["none"]),
-        ("header", &["meta"]),
-        ("header", &["meta"]),
+    let (key, path) = dice.pick(&[
+        ("dyn", json!([{"key": "text"}])),
+        ("dyn", json!([{"key": "empty"}])),
+        ("dyn", json!([{"key": "none"}])),
+        ("dyn", json!([{"key": "deep"}, {"key": "er"}])),
+        ("dyn", json!([{"key": "deep"}, {"key": "none"}])),
+        ("dyn", json!([{"key": "text"}, {"key": "below"}])),
+        ("dyn", json!([{"key": "list"}, {"index": 0}])),
+        ("dyn", json!([{"key": "list"}, {"index": 9}])),
+        ("dyn", json!([{"key": "list"}, {"index": 1}, {"key": "inner"}])),
+        ("dyn", json!([{"key": "list"}, {"index": 2}, {"index": 1}])),
+        ("dyn", json!([{"key": "list"}, {"key": "inner"}])),
+        ("dyn", json!([{"key": "text"}, {"index": 0}])),
+        ("none", json!([{"key": "none"}])),
+        ("header", json!([{"key": "meta"}])),
+        ("header", json!([{"key": "meta"}])),
     ]);
-    let path: Vec<Value> = path.iter().map(|key| json!({"key": key})).collect();
     json!({"key": key, "path": path})
+}
+
+fn jwt_claim(dice: &mut Dice) -> Value {
+    const TYPE: &str =
+        "type.googleapis.com/envoy.extensions.rate_limit_descriptors.jwt_claim.v3.Descriptor";
+    let mut of = json!({"@type": TYPE, "descriptor_key": descriptor_key(dice)});
+    match dice.below(3) {
+        0 => of["cookie"] = json!("token"),
+        _ => of["header_name"] = json!("authorization"),
+    }
+    maybe(dice, &mut of, "value_prefix", |dice| json!(dice.pick(&["Bearer ", "Bearer ", ""])));
+    of["claim_name"] =
+        json!(dice.pick(&["sub", "sub", "deep.er", "deep.none", "none", "empty", "sub.x"]));
+    maybe(dice, &mut of, "default_value", |dice| json!(dice.pick(&["", "default"])));
+    maybe(dice, &mut of, "skip_if_absent", flag);
+    json!({"extension": {"name": "envoy.rate_limit_descriptors.jwt_claim", "typed_config": of}})
 }
 
 fn dynamic_metadata(dice: &mut Dice) -> Value {

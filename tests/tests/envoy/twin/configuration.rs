@@ -137,6 +137,9 @@ fn entry(dice: &mut Dice, index: usize, place: Place) -> Value {
     if place != Place::Filter && dice.one_in(6) {
         of["disable_key"] = json!(dice.pick(&["", "key"]));
     }
+    if dice.one_in(4) {
+        of["limit"] = limit(dice);
+    }
     let mut actions = dice.some(1, 4, |dice| action(dice, place));
     // So that a descriptor that only one filter makes tells its entry.
     if !of["hits_addend"]["format"].is_null() || dice.one_in(2) {
@@ -150,6 +153,24 @@ fn entry(dice: &mut Dice, index: usize, place: Place) -> Value {
 fn hits_addend(dice: &mut Dice) -> Value {
     match dice.below(2) {
         0 => json!({"number": dice.pick(&[0, 1, 5, 1_000_000_000])}),
-        _ => json!({"format": format!("%REQ({COST})%")}),
+        _ => json!({"format": dice.pick(&[
+            format!("%REQ({COST})%"),
+            format!("%REQ(x-none?{COST})%"),
+            "%DYNAMIC_METADATA(dyn:seven)%".to_owned(),
+        ])}),
+    }
+}
+
+/// A limit of its own, fixed or from dynamic metadata; the last two are ignored.
+fn limit(dice: &mut Dice) -> Value {
+    let metadata = |key: &str| {
+        let key = json!({"key": "dyn", "path": [{"key": key}]});
+        json!({"dynamic_metadata": {"metadata_key": key}})
+    };
+    match dice.below(4) {
+        0 => json!({"rate_limit": {"requests_per_unit": 7, "unit": "DAY"}}),
+        1 => metadata("limit"),
+        2 => metadata("no_limit"),
+        _ => metadata("none"),
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn of_ours(native: &Descriptor) -> Descriptor {
             _ => (key.clone(), value),
         }
     };
-    Descriptor { entries: native.entries.iter().map(entry).collect(), hits: native.hits }
+    Descriptor { entries: native.entries.iter().map(entry).collect(), ..native.clone() }
 }
 
 /// "The zone of an IPv6 address": left out.
@@ -67,8 +67,8 @@ pub(super) fn without_other_hits(
         let tag = descriptor.entries.first().filter(|(key, _)| key == TAG);
         let index = tag.and_then(|(_, index)| std::str::from_utf8(index).ok()?.parse().ok());
         let entry = index.map(|index: usize| &entries[index]);
-        let has_format = entry.is_some_and(|entry| !entry["hits_addend"]["format"].is_null());
-        has_format && has_other_hits(request)
+        let format = entry.and_then(|entry| entry["hits_addend"]["format"].as_str());
+        format.is_some_and(|format| format.contains(COST)) && has_other_hits(request)
     };
     descriptors.iter().filter(|descriptor| !is_other(descriptor)).cloned().collect()
 }

@@ -172,3 +172,39 @@ pub(super) const EXPRESSIONS: [&str; 36] = [
     "/v[0-9]+(/.*)?",
     "GET|POST|application/grpc.*",
 ];
+
+/// Formats of descriptors. Only those of one command may have a long value: ours shortens the value of a
+/// command, Envoy nothing ("long values").
+pub(super) const FORMATS: [&str; 20] = [
+    "%REQ(x-a)%",
+    "%REQ(X-B):2%",
+    "%REQ(x-none?x-b)%",
+    "%REQ(x-many)%",
+    "%REQUEST_HEADER(cookie):3%",
+    "%REQ(:method)%%%-%PROTOCOL%",
+    "%REQ(x-none)%",
+    "%PATH%",
+    "%PATH(NQ:PATH)%",
+    "<%PATH(WQ)%>",
+    "%QUERY_PARAM(a)%",
+    "%QUERY_PARAM(x y)%",
+    "%DYNAMIC_METADATA(dyn:text)%",
+    "%DYNAMIC_METADATA(dyn:deep:er):3%",
+    "%DYNAMIC_METADATA(header:meta)%",
+    "%METADATA(ROUTE:dyn:text)%",
+    "%CLUSTER_METADATA(dyn:text)%",
+    "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
+    "%ROUTE_NAME%",
+    "%UPSTREAM_CLUSTER%",
+];
+
+/// Values of `authorization`, with and without a token (JWT).
+pub(super) const TOKENS: [&str; 7] = [
+    "",
+    "Bearer eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJhbm4iLCJlbXB0eSI6IiIsImRlZXAiOnsiZXIiOiJkb3duIn0sImxpc3QiOlsiYSJdfQ.c2ln",
+    "Bearer eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJiXHUwMGU5IiwiZGVlcCI6InRleHQifQ.c2ln",
+    "eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJhbm4iLCJlbXB0eSI6IiIsImRlZXAiOnsiZXIiOiJkb3duIn0sImxpc3QiOlsiYSJdfQ.c2ln",
+    "Bearer x.y.z",
+    "Bearer only",
+    "Bearer eyJhbGciOiJSUzI1NiJ9.bm8.c2ln",
+];

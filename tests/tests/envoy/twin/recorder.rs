@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use tidegate_core::fingerprint;
-use tidegate_wire::rls::{Code, DescriptorStatus, RateLimitResponse};
+use tidegate_wire::rls::{Code, DescriptorStatus, RateLimitOverride, RateLimitResponse};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
@@ -21,11 +21,13 @@ pub(super) struct Descriptor {
     /// Keys and values in order.
     pub(super) entries: Vec<(String, Vec<u8>)>,
     pub(super) hits: u64,
+    /// The limit that overrides the service's: the number and the unit.
+    pub(super) limit: Option<(u32, i32)>,
 }
 
 impl fmt::Debug for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} hits:", self.hits)?;
+        write!(f, "{} hits, limit {:?}:", self.hits, self.limit)?;
         self.entries.iter().try_for_each(|(key, value)| match value.get(..80) {
             Some(start) => write!(f, " {key}={}... ({} bytes)", start.escape_ascii(), value.len()),
             None => write!(f, " {key}={}", value.escape_ascii()),
@@ -72,8 +74,8 @@ impl Drop for Recorder {
 
 /// Denies a third of all descriptors, whichever filter asks.
 pub(super) fn is_denied(descriptor: &Descriptor) -> bool {
-    let Descriptor { entries, hits } = of_ours(descriptor);
-    let hash = fingerprint(format!("{entries:?} {hits}").as_bytes());
+    let Descriptor { entries, hits, limit } = of_ours(descriptor);
+    let hash = fingerprint(format!("{entries:?} {hits} {limit:?}").as_bytes());
     !entries.is_empty() && hash % 3 == 0
 }
 
@@ -104,6 +106,7 @@ impl Rls {
                 .map(|entry| (String::from_utf8_lossy(&entry.key).into_owned(), entry.value))
                 .collect(),
             hits: descriptor.hits_addend.unwrap_or(whole),
+            limit: descriptor.limit.map(|limit| (limit.requests_per_unit, limit.unit)),
         };
         let descriptors: Vec<_> = request.descriptors.into_iter().map(descriptor).collect();
         let response = answer(&descriptors);
@@ -159,6 +162,8 @@ struct Request {
 struct RequestDescriptor {
     #[prost(message, repeated, tag = "1")]
     entries: Vec<RequestEntry>,
+    #[prost(message, optional, tag = "2")]
+    limit: Option<RateLimitOverride>,
     #[prost(message, optional, tag = "3")]
     hits_addend: Option<u64>,
 }

@@ -2,7 +2,7 @@
 
 use super::configuration::COST;
 use super::dice::Dice;
-use super::pools::{ADDRESSES, INVALID, LONG, PIECES, REPEATED_HEADERS, VALUES};
+use super::pools::{ADDRESSES, INVALID, LONG, PIECES, REPEATED_HEADERS, TOKENS, VALUES};
 use std::fmt;
 
 /// One request.
@@ -47,6 +47,13 @@ impl Request {
         }
         if !dice.one_in(3) {
             headers.push(("x-forwarded-for", dice.pick(&ADDRESSES).into()));
+        }
+        if dice.one_in(2) {
+            headers.push(("authorization", dice.pick(&TOKENS).into()));
+        }
+        if dice.one_in(6) {
+            let token = dice.pick(&TOKENS);
+            headers.push(("cookie", format!("a=b; token={token}").into()));
         }
         if dice.one_in(4) {
             headers.push(("x-envoy-internal", dice.pick(&["true", "false", ""]).into()));

@@ -53,6 +53,7 @@ impl Stack {
             "static_resources": {"listeners": listeners, "clusters": [behind, other, rls]},
             "layered_runtime": {"layers": [{"name": "all", "static_layer": {
                 "envoy.features.enable_all_deprecated_features": true,
+                "envoy.reloadable_features.enable_formatter_for_ratelimit_action_descriptor_value": true,
             }}]},
         });
         let envoy = start_envoy(&bootstrap.to_string(), dir.path(), 1).await?;
@@ -81,7 +82,15 @@ async fn listeners_of(admin: SocketAddr) -> anyhow::Result<BTreeMap<String, Sock
 }
 
 fn metadata(of: &str) -> Value {
-    let values = json!({"text": of, "empty": "", "deep": {"er": format!("{of} down")}});
+    let values = json!({
+        "text": of,
+        "empty": "",
+        "seven": 7,
+        "deep": {"er": format!("{of} down")},
+        "list": [format!("{of} first"), {"inner": "in a list"}, ["a", "b"]],
+        "limit": {"requests_per_unit": 42, "unit": "HOUR"},
+        "no_limit": {"requests_per_unit": "many", "unit": "HOUR"},
+    });
     json!({"filter_metadata": {"dyn": values}})
 }
 
