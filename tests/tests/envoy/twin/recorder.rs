@@ -76,7 +76,7 @@ impl Drop for Recorder {
 pub(super) fn is_denied(descriptor: &Descriptor) -> bool {
     let Descriptor { entries, hits, limit } = of_ours(descriptor);
     let hash = fingerprint(format!("{entries:?} {hits} {limit:?}").as_bytes());
-    !entries.is_empty() && hash % 3 == 0
+    !entries.is_empty() && hash.is_multiple_of(3)
 }
 
 fn answer(descriptors: &[Descriptor]) -> RateLimitResponse {

@@ -39,6 +39,11 @@ impl Request {
                 headers.push((name, value(dice)));
             }
         }
+        // Before other cookies ("a token in a second `cookie` header").
+        if dice.one_in(6) {
+            let token = dice.pick(&TOKENS);
+            headers.push(("cookie", format!("a=b; token={token}").into()));
+        }
         for name in REPEATED_HEADERS {
             headers.extend(dice.some(0, 3, value).into_iter().map(|value| (name, value)));
         }
@@ -50,10 +55,6 @@ impl Request {
         }
         if dice.one_in(2) {
             headers.push(("authorization", dice.pick(&TOKENS).into()));
-        }
-        if dice.one_in(6) {
-            let token = dice.pick(&TOKENS);
-            headers.push(("cookie", format!("a=b; token={token}").into()));
         }
         if dice.one_in(4) {
             headers.push(("x-envoy-internal", dice.pick(&["true", "false", ""]).into()));
