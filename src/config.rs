@@ -15,7 +15,8 @@ mod interner;
 mod node;
 mod rate_limit;
 pub(crate) mod read;
-mod structured;
+mod reports;
+pub(crate) mod structured;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -29,6 +30,7 @@ pub use rate_limit::{
     Action, Claim, Condition, Enforcement, Fact, Formatted, HITS_MAX, HitsAddend, LimitSource,
     RateLimit, Source, WhenAbsent,
 };
+pub use reports::{FilterState, Reports};
 
 use crate::matching::query::Parameters;
 use std::time::Duration;
@@ -68,6 +70,8 @@ pub struct Config {
     pub headers: HeaderStyle,
     /// The reply to a denied request.
     pub denied: DeniedReply,
+    /// Reports beside the decision.
+    pub reports: Reports,
     /// The size of the table of leases that all workers of an Envoy process share, in slots for a few
     /// leases each; 0 disables leases, so that every request needs a call.
     pub lease_slots: u32,

@@ -5,6 +5,7 @@ mod envoy_fields;
 mod filter_options;
 mod hostile;
 mod mistakes;
+mod reports;
 
 use super::*;
 

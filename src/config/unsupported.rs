@@ -8,14 +8,13 @@ use super::tree::Tree;
 /// A field, and the message about it.
 pub(super) type Unsupported = (&'static str, &'static str);
 
-pub(super) const OF_THE_FILTER: [Unsupported; 8] = [
+pub(super) const OF_THE_FILTER: [Unsupported; 7] = [
     ("timeout", "use `sidecar.timeout_ms`, in milliseconds"),
     ("failure_mode_deny", "use `failure_mode`: \"allow\" or \"deny\""),
     ("rate_limit_service", "use `sidecar.cluster`"),
     ("enable_x_ratelimit_headers", "use `headers`: \"draft03\" or \"off\""),
     ("rate_limited_status", "use `denied.status`"),
-    ("stat_prefix", "the names of the filter's stats are fixed"),
-    ("metadata_namespace", "the sidecar's answers have no metadata here"),
+    ("metadata_namespace", "a Wasm filter cannot set dynamic metadata"),
     ("enable_retry_after_header", "denials always have `retry-after`"),
 ];
 

@@ -8,7 +8,6 @@ use crate::config::Claim;
 use crate::host::RequestFacts;
 
 /// The text of a claim.
-#[cold]
 #[inline(never)]
 pub(super) fn claim_of<F: RequestFacts>(
     claim: &Claim,
@@ -20,22 +19,22 @@ pub(super) fn claim_of<F: RequestFacts>(
         None => header,
     };
     let token = value.strip_prefix(claim.prefix.as_bytes())?;
-    let mut parts = token.split(|byte| *byte == b'.');
-    let (header, payload, _) = (parts.next()?, parts.next()?, parts.next()?);
-    if parts.next().is_some() || !is_header(header) {
+    let (header, rest) = at_dot(token)?;
+    let (payload, signature) = at_dot(rest)?;
+    if at_dot(signature).is_some() || !is_header(header) {
         return None;
     }
     let payload = decoded(payload)?;
-    let mut json = Json(&payload);
+    let mut json = Json::of(&payload);
     for name in &claim.path {
         json.enter(name.as_bytes())?;
     }
-    Some(unescaped(json.string()?))
+    Some(unescaped(json.string()?.text))
 }
 
 /// Whether this is the first part of a token.
 fn is_header(text: &[u8]) -> bool {
-    decoded(text).is_some_and(|header| Json(&header).enter(b"alg").is_some())
+    decoded(text).is_some_and(|header| Json::of(&header).enter(b"alg").is_some())
 }
 
 /// The value of a cookie, without its quotes.
@@ -47,41 +46,77 @@ fn cookie<'a>(header: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
+/// The parts before and after the first dot.
+fn at_dot(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (before, rest) = text.split_at_checked(memchr::memchr(b'.', text)?)?;
+    Some((before, rest.get(1..)?))
+}
+
 /// Decodes base64url; padding is optional.
-fn decoded(text: &[u8]) -> Option<Vec<u8>> {
-    let end = text.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last.saturating_add(1));
-    let mut bytes = Vec::with_capacity(text.len());
-    let (mut bits, mut count) = (0_u32, 0_u32);
-    for byte in text.get(..end)? {
-        let six = match byte {
-            b'A'..=b'Z' => byte.wrapping_sub(b'A'),
-            b'a'..=b'z' => byte.wrapping_sub(b'a').wrapping_add(26),
-            b'0'..=b'9' => byte.wrapping_sub(b'0').wrapping_add(52),
-            b'-' => 62,
-            b'_' => 63,
-            _ => return None,
-        };
-        bits = (bits << 6) | u32::from(six);
-        count = count.wrapping_add(6);
-        if count >= 8 {
-            count = count.wrapping_sub(8);
-            bytes.push(bits.checked_shr(count)?.to_le_bytes()[0]);
-        }
+fn decoded(mut text: &[u8]) -> Option<Vec<u8>> {
+    while let Some(rest) = text.strip_suffix(b"=") {
+        text = rest;
     }
+    let mut bytes = Vec::with_capacity(text.len());
+    let (chunks, last) = text.as_chunks::<4>();
+    for chunk in chunks {
+        bytes.extend_from_slice(&three_of(*chunk)?);
+    }
+    // The digits that are missing are zeros.
+    let mut rest = *b"AAAA";
+    rest.get_mut(..last.len())?.copy_from_slice(last);
+    bytes.extend_from_slice(three_of(rest)?.get(..last.len().saturating_sub(1))?);
     Some(bytes)
 }
 
-/// The rest of a JSON text.
-struct Json<'a>(&'a [u8]);
+/// Three bytes of four digits.
+fn three_of(digits: [u8; 4]) -> Option<[u8; 3]> {
+    let [a, b, c, d] = digits.map(|digit| DIGITS.get(usize::from(digit)).copied().unwrap_or(NONE));
+    if (a | b | c | d) & NONE != 0 {
+        return None;
+    }
+    Some([(a << 2) | (b >> 4), (b << 4) | (c >> 2), (c << 6) | d])
+}
+
+/// Marks a byte that is no digit.
+const NONE: u8 = 0x80;
+
+/// The values of digits.
+#[expect(clippy::indexing_slicing, reason = "evaluated by the compiler")]
+const DIGITS: [u8; 256] = {
+    let alphabet = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let (mut values, mut value) = ([NONE; 256], 0_u8);
+    while value < 64 {
+        values[alphabet[value as usize] as usize] = value;
+        value = value.wrapping_add(1);
+    }
+    values
+};
+
+/// A place in a JSON text.
+struct Json<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+/// A string without its quotes.
+struct Escaped<'a> {
+    text: &'a [u8],
+    has_escapes: bool,
+}
 
 impl<'a> Json<'a> {
+    fn of(text: &'a [u8]) -> Self {
+        Json { text, at: 0 }
+    }
+
     /// Goes to the value with this name in the object here.
     fn enter(&mut self, name: &[u8]) -> Option<()> {
         self.expect(b'{')?;
         loop {
             let key = self.string()?;
             self.expect(b':')?;
-            if key == name || (key.contains(&b'\\') && unescaped(key) == name) {
+            if key.text == name || (key.has_escapes && unescaped(key.text) == name) {
                 return Some(());
             }
             self.skip_value()?;
@@ -89,52 +124,74 @@ impl<'a> Json<'a> {
         }
     }
 
-    fn expect(&mut self, byte: u8) -> Option<()> {
-        self.0 = self.0.trim_ascii_start().strip_prefix(&[byte])?;
-        Some(())
+    /// The byte here, and beyond it.
+    #[inline(always)]
+    fn next(&mut self) -> Option<u8> {
+        let byte = self.text.get(self.at)?;
+        self.at = self.at.wrapping_add(1);
+        Some(*byte)
     }
 
-    /// The string here, without its quotes, escaped.
-    fn string(&mut self) -> Option<&'a [u8]> {
+    /// The same after spaces.
+    fn next_visible(&mut self) -> Option<u8> {
+        loop {
+            let byte = self.next()?;
+            if !matches!(byte, b' ' | b'\t' | b'\r' | b'\n') {
+                return Some(byte);
+            }
+        }
+    }
+
+    fn expect(&mut self, byte: u8) -> Option<()> {
+        (self.next_visible()? == byte).then_some(())
+    }
+
+    fn string(&mut self) -> Option<Escaped<'a>> {
         self.expect(b'"')?;
-        let mut is_escaped = false;
-        let end = self.0.iter().position(|byte| {
-            let is_end = *byte == b'"' && !is_escaped;
-            is_escaped = *byte == b'\\' && !is_escaped;
-            is_end
-        })?;
-        let (text, rest) = self.0.split_at_checked(end)?;
-        self.0 = rest.get(1..)?;
-        Some(text)
+        self.rest_of_string()
+    }
+
+    /// The string whose first quote was before.
+    fn rest_of_string(&mut self) -> Option<Escaped<'a>> {
+        let (start, mut has_escapes) = (self.at, false);
+        loop {
+            match self.next()? {
+                b'"' => break,
+                b'\\' => {
+                    has_escapes = true;
+                    self.next()?;
+                }
+                _ => {}
+            }
+        }
+        let text = self.text.get(start..self.at.wrapping_sub(1))?;
+        Some(Escaped { text, has_escapes })
     }
 
     /// Goes beyond the value here.
     fn skip_value(&mut self) -> Option<()> {
         let mut depth = 0_usize;
         loop {
-            self.0 = self.0.trim_ascii_start();
-            match self.0.first()? {
+            match self.next_visible()? {
                 b'"' => {
-                    self.string()?;
+                    self.rest_of_string()?;
                 }
                 b'{' | b'[' => {
-                    depth = depth.saturating_add(1);
-                    self.0 = self.0.get(1..)?;
+                    depth = depth.wrapping_add(1);
                     continue;
                 }
-                b'}' | b']' => {
-                    depth = depth.checked_sub(1)?;
-                    self.0 = self.0.get(1..)?;
-                }
-                b',' | b':' if depth > 0 => {
-                    self.0 = self.0.get(1..)?;
+                b'}' | b']' => depth = depth.checked_sub(1)?,
+                b',' | b':' => {
+                    depth.checked_sub(1)?;
                     continue;
                 }
                 // A number or a name.
                 _ => {
-                    let is_end = |byte: &u8| b",:]} \t\r\n\"".contains(byte);
-                    let end = self.0.iter().position(is_end).filter(|end| *end > 0)?;
-                    self.0 = self.0.get(end..)?;
+                    while !matches!(
+                        self.next()?,
+                        b',' | b':' | b']' | b'}' | b'"' | b' ' | b'\t' | b'\r' | b'\n'
+                    ) {}
+                    self.at = self.at.wrapping_sub(1);
                 }
             }
             if depth == 0 {

@@ -97,7 +97,8 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
     ) -> Option<&[u8]> {
         let Range { start, end } = self.range(fact)?;
         self.derived(fact.number, Derivation::Path, |bytes| {
-            let path = bytes.get(start..end)?.split(|byte| *byte == b'?').next()?;
+            let value = bytes.get(start..end)?;
+            let path = value.get(..memchr::memchr(b'?', value).unwrap_or(value.len()))?;
             if path.len() <= max {
                 return Some(start..start.saturating_add(path.len()));
             }

@@ -28,7 +28,7 @@ fn of_the_document() {
              `failure_mode`, `overload_mode`, `rate_limits`, `shadow`, `headers`, `denied`, `leases`, \
              `stage`, `request_type`, `filter_enabled`, `filter_enforced`, `failure_mode_deny_percent`, \
              `status_on_error`, `rate_limited_as_resource_exhausted`, `response_headers_to_add`, \
-             `disable_x_envoy_ratelimited_header`",
+             `disable_x_envoy_ratelimited_header`, `stat_prefix`, `shadow_header`, `filter_state`",
         ),
         (r#""tidegate""#, r#""""#, "sidecar.cluster: must not be empty"),
         (
@@ -110,7 +110,6 @@ fn of_envoys_own_fields() {
         ("rate_limit_service", "{}"),
         ("enable_x_ratelimit_headers", "1"),
         ("rate_limited_status", "{\"code\": 503}"),
-        ("stat_prefix", "\"a\""),
     ];
     for (field, value) in fields {
         let json = FULL.replacen('{', &format!("{{\"{field}\": {value},"), 1);

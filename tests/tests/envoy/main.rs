@@ -7,6 +7,7 @@ mod lease_faults;
 mod leases;
 mod native_filter;
 mod native_usage;
+mod reports;
 mod requests;
 mod twin;
 mod values;

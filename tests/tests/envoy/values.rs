@@ -114,7 +114,7 @@ fn format(value: &str) -> Value {
     json!({"generic_key": {"descriptor_key": "v", "descriptor_value": value}})
 }
 
-fn metadata(source: &str, path: Value) -> Value {
+fn metadata(source: &str, path: &Value) -> Value {
     let namespace = if source == "DYNAMIC" { "values" } else { "tidegate" };
     json!({"metadata": {"descriptor_key": "v", "source": source,
         "metadata_key": {"key": namespace, "path": path}}})
@@ -195,7 +195,7 @@ fn rows_of_paths_and_claims() -> Vec<Row> {
     let roles = |path: Value| {
         let mut all = vec![json!({"key": "roles"})];
         all.extend(path.as_array().expect("a list").iter().cloned());
-        metadata("DYNAMIC", Value::Array(all))
+        metadata("DYNAMIC", &Value::Array(all))
     };
     let list = |index: u32| json!([{"key": "list"}, {"index": index}]);
     let bearer = json!({"header_name": "Authorization", "value_prefix": "Bearer "});
@@ -213,10 +213,10 @@ fn rows_of_paths_and_claims() -> Vec<Row> {
         (roles(json!([{"index": 2}, {"index": 1}, {"key": "key"}])), Some("deeper")),
         (roles(json!([{"index": 4}])), None),
         (roles(json!([{"key": "x"}])), None),
-        (metadata("DYNAMIC", json!([{"key": "text"}, {"index": 0}])), None),
-        (metadata("DYNAMIC", json!([{"key": "nested"}, {"index": 0}])), None),
-        (metadata("ROUTE_ENTRY", list(1)), Some("b")),
-        (metadata("ROUTE_ENTRY", list(2)), None),
+        (metadata("DYNAMIC", &json!([{"key": "text"}, {"index": 0}])), None),
+        (metadata("DYNAMIC", &json!([{"key": "nested"}, {"index": 0}])), None),
+        (metadata("ROUTE_ENTRY", &list(1)), Some("b")),
+        (metadata("ROUTE_ENTRY", &list(2)), None),
         (claim(named("sub")), Some("ann")),
         (claim(named("realm.role")), Some("admin")),
         (claim(named("number")), None),
