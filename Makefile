@@ -7,6 +7,8 @@ TOOLS := $(CURDIR)/.tools
 # The commands below know where things are built, whatever the environment says.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 WASM := dist/tidegate.wasm
+# The same with conditions (`when`).
+CEL_WASM := dist/tidegate-cel.wasm
 # Foreign gRPC clients for the tests; fetched again when their requirements change.
 CLIENTS := $(TOOLS)/clients/ready
 GRPC_JS := $(TOOLS)/grpc_js/ready
@@ -28,7 +30,7 @@ ENVOY_READY := $(TOOLS)/envoy-$(ENVOY_VERSION)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run build build-wasm envoy toolchain test test-native test-loom test-wasm \
+.PHONY: help demo run build build-wasm build-wasm-cel envoy toolchain test test-native test-loom test-wasm \
 	test-end-to-end miri sim fuzz build-fuzz \
 	bench bench-core bench-envoy bench-rls bench-store charts check mutants clean
 
@@ -54,13 +56,21 @@ build-demo: toolchain
 build-bench: toolchain
 	cargo build --release --locked -p tidegate-bench
 
+# The linker pads numbers in code to five bytes without its option: 5 % of the module.
+BUILD_WASM = cargo rustc --profile wasm --locked --target wasm32-wasip1 -p tidegate --lib $(1) -- \
+	-C link-arg=--compress-relocations
+
 build-wasm: toolchain ## Build the Envoy filter: dist/tidegate.wasm
-	@# The linker pads numbers in code to five bytes without this option: 5 % of the module.
-	cargo rustc --profile wasm --locked --target wasm32-wasip1 -p tidegate --lib -- \
-		-C link-arg=--compress-relocations
+	$(call BUILD_WASM)
 	@mkdir -p dist
 	@cp target/wasm32-wasip1/wasm/tidegate.wasm $(WASM)
 	@echo "$(WASM): $$(wc -c < $(WASM)) bytes"
+
+build-wasm-cel: toolchain ## Build the Envoy filter with conditions (CEL): dist/tidegate-cel.wasm
+	$(call BUILD_WASM,--features cel)
+	@mkdir -p dist
+	@cp target/wasm32-wasip1/wasm/tidegate.wasm $(CEL_WASM)
+	@echo "$(CEL_WASM): $$(wc -c < $(CEL_WASM)) bytes"
 
 .PHONY: build-noop
 build-noop: toolchain
@@ -72,7 +82,7 @@ envoy: $(ENVOY_READY) ## Fetch Envoy into .tools/ (36 MB), unless ENVOY names on
 
 # What the end-to-end tests run.
 .PHONY: ready
-ready: build build-wasm envoy $(CLIENTS) $(GRPC_JS)
+ready: build build-wasm build-wasm-cel envoy $(CLIENTS) $(GRPC_JS)
 
 # A program that passed and did not change is not run again, unless ALL=1 asks for it.
 RUN_TESTS := tests/run $(if $(ALL),--all)

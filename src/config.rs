@@ -21,6 +21,8 @@ pub(crate) mod structured;
 mod tests;
 mod tree;
 mod unsupported;
+#[cfg(feature = "cel")]
+pub(crate) mod when;
 
 pub use encoded::Encoded;
 pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selection};
@@ -31,6 +33,8 @@ pub use rate_limit::{
     RateLimit, Source, WhenAbsent,
 };
 pub use reports::{FilterState, Reports};
+#[cfg(feature = "cel")]
+pub use when::When;
 
 use crate::matching::query::Parameters;
 use std::time::Duration;

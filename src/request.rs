@@ -14,8 +14,12 @@ pub mod descriptors;
 mod fact_reader;
 mod formats;
 mod limits;
+#[cfg(feature = "cel")]
+mod metadata;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "cel")]
+pub(crate) mod when;
 
 use crate::config::{
     Action, Claim, Condition, Config, Encoded, Enforcement, Formatted, HITS_MAX, HitsAddend,
@@ -43,6 +47,12 @@ pub fn extract(
     let mut reader = FactReader::new(config, facts, enforced.take_buffer());
     for rate_limit in &config.rate_limits {
         if !rate_limit.conditions.iter().all(|condition| holds(condition, &mut reader)) {
+            continue;
+        }
+        #[cfg(feature = "cel")]
+        if let Some(when) = &rate_limit.when
+            && !when::applies(when, &mut reader)
+        {
             continue;
         }
         let descriptors = match rate_limit.enforcement {

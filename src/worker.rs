@@ -9,6 +9,8 @@ pub mod call_error;
 mod call_results;
 mod calling;
 mod circuit_breaker;
+#[cfg(feature = "cel")]
+mod conditions;
 mod failures;
 mod local_decisions;
 mod maintenance;
@@ -81,6 +83,9 @@ pub struct Worker<H> {
     tick_clock: TickClock,
     resume_queue: ResumeQueue,
     failure_log: failures::FailureLog,
+    /// The time of the last log line about a condition.
+    #[cfg(feature = "cel")]
+    condition_logged_at: Option<Timestamp>,
     /// Tokens to return to the sidecar.
     to_return: Vec<ReturnableTokens>,
     /// Leases that a lost response may have granted.
@@ -120,6 +125,8 @@ impl<H: Host> Worker<H> {
             tick_clock: TickClock::new(config.timeout, TICK),
             resume_queue: ResumeQueue::default(),
             failure_log: failures::FailureLog::default(),
+            #[cfg(feature = "cel")]
+            condition_logged_at: None,
             to_return: Vec::new(),
             recalls: VecDeque::new(),
             unanswered: VecDeque::new(),
@@ -143,6 +150,10 @@ impl<H: Host> Worker<H> {
         let mut extracted = self.extracted.take().unwrap_or_default();
         let Extracted { enforced, shadowed } = &mut *extracted;
         extract(&self.config, facts, self.process.seed, enforced, shadowed);
+        #[cfg(feature = "cel")]
+        if let Some((failures, first)) = enforced.take_failures() {
+            self.note_condition(failures, &first);
+        }
         let status = self.decide_request(stream, enforced, shadowed);
         self.extracted = Some(extracted);
         status

@@ -56,12 +56,26 @@ impl Interner {
         Parameters::new(self.facts.iter().filter_map(name))
     }
 
+    /// A compiled expression for a part of a value, or the mistake in it.
+    #[cfg(feature = "cel")]
+    pub(super) fn search_pattern(&mut self, text: &str) -> Result<Pattern, String> {
+        let pattern = Pattern::search(text, self.expressions)?;
+        match self.patterns.get(pattern.text()) {
+            Some(known) => Ok(known.clone()),
+            None => self.added(pattern.text().to_owned(), pattern),
+        }
+    }
+
     /// A compiled expression, or the mistake in it.
     pub(super) fn pattern(&mut self, text: &str) -> Result<Pattern, String> {
         if let Some(pattern) = self.patterns.get(text) {
             return Ok(pattern.clone());
         }
         let pattern = Pattern::new(text, self.expressions)?;
+        self.added(text.to_owned(), pattern)
+    }
+
+    fn added(&mut self, text: String, pattern: Pattern) -> Result<Pattern, String> {
         self.states = self.states.saturating_add(pattern.states());
         if self.states > STATES_MAX {
             let states = self.states;
@@ -69,7 +83,7 @@ impl Interner {
                 "up to here, all expressions compile to {states} states (maximum {STATES_MAX})"
             ));
         }
-        self.patterns.insert(text.to_owned(), pattern.clone());
+        self.patterns.insert(text, pattern.clone());
         Ok(pattern)
     }
 }
@@ -82,6 +96,11 @@ fn expressions(tree: &Tree) -> usize {
             .iter()
             .map(|(name, value)| match name.as_str() {
                 "regex" => 1,
+                #[cfg(feature = "cel")]
+                "when" => match value {
+                    Tree::Text(text) => text.matches("matches").count(),
+                    _ => 0,
+                },
                 _ => expressions(value),
             })
             .sum(),

@@ -5,6 +5,8 @@
 
 use super::encoded::Encoded;
 use super::format::{Command, Format};
+#[cfg(feature = "cel")]
+use super::when::When;
 use crate::matching::address::AddressMatcher;
 use crate::matching::value::{Sense, ValueMatcher};
 
@@ -15,6 +17,9 @@ pub struct RateLimit {
     pub enforcement: Enforcement,
     /// It applies to requests that meet all of these.
     pub conditions: Vec<Condition>,
+    /// It applies to requests for which this holds, too.
+    #[cfg(feature = "cel")]
+    pub when: Option<Box<When>>,
     /// The cost of a request.
     pub hits: HitsAddend,
     /// Never empty.

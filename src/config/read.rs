@@ -11,6 +11,8 @@ mod matcher;
 mod metadata;
 mod rate_limit;
 mod reports;
+#[cfg(feature = "cel")]
+mod when;
 
 use super::interner::Interner;
 use super::node::Node;

@@ -18,9 +18,11 @@ pub(super) const OF_THE_FILTER: [Unsupported; 7] = [
     ("enable_retry_after_header", "denials always have `retry-after`"),
 ];
 
-pub(super) const OF_A_RATE_LIMIT: [Unsupported; 2] = [
+pub(super) const OF_A_RATE_LIMIT: [Unsupported; if cfg!(feature = "cel") { 2 } else { 3 }] = [
     ("apply_on_stream_done", "hits count when a request arrives, not when it ends"),
     ("x_ratelimit_option", "use `headers`, for the whole filter"),
+    #[cfg(not(feature = "cel"))]
+    ("when", "conditions need the module tidegate-cel.wasm in place of this one"),
 ];
 
 pub(super) const OF_HITS: [Unsupported; 1] =

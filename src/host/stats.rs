@@ -111,6 +111,9 @@ metrics! {
 pub struct Stats {
     counts: [Stat; Counter::NAMES.len()],
     levels: [Stat; Gauge::NAMES.len()],
+    /// Conditions that could not be evaluated.
+    #[cfg(feature = "cel")]
+    conditions: Stat,
 }
 
 #[derive(Debug, Default)]
@@ -147,6 +150,17 @@ impl Stats {
         for (stat, name) in self.levels.iter_mut().zip(Gauge::NAMES) {
             stat.metric = host.define_metric(MetricKind::Gauge, &named(name));
         }
+        #[cfg(feature = "cel")]
+        {
+            let name = "tidegate.condition_errors";
+            self.conditions.metric = host.define_metric(MetricKind::Counter, name);
+        }
+    }
+
+    /// Adds to the conditions that could not be evaluated.
+    #[cfg(feature = "cel")]
+    pub(crate) fn count_conditions(&mut self, amount: u64) {
+        self.conditions.value = self.conditions.value.saturating_add_unsigned(amount);
     }
 
     /// Adds one to a counter.
@@ -173,6 +187,8 @@ impl Stats {
         for stat in self.counts.iter_mut().chain(&mut self.levels) {
             stat.flush(host);
         }
+        #[cfg(feature = "cel")]
+        self.conditions.flush(host);
     }
 
     /// Flushes, and removes the worker's shares of the gauges.

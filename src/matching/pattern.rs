@@ -57,12 +57,26 @@ impl Pattern {
     /// # Errors
     /// The mistake in the expression.
     pub fn new(text: &str, of: usize) -> Result<Pattern, String> {
-        let bytes = text.len();
-        if bytes > PATTERN_BYTES_MAX {
-            return Err(format!("the expression has {bytes} bytes (maximum {PATTERN_BYTES_MAX})"));
-        }
-        let parsed =
-            parse::parse(text).map_err(|error| format!("not a regular expression: {error}"))?;
+        Pattern::compile(text.to_owned(), parsed(text)?, of)
+    }
+
+    /// Compiles `text`, which must match a part of a value. `of` expressions share the memory.
+    ///
+    /// # Errors
+    /// The mistake in the expression.
+    #[cfg(feature = "cel")]
+    pub fn search(text: &str, of: usize) -> Result<Pattern, String> {
+        let any = || parsed("(?s:.*)");
+        let whole = Hir::concat(vec![any()?, parsed(text)?, any()?]);
+        Pattern::compile(format!("(?s:.*){text}(?s:.*)"), whole, of)
+    }
+
+    #[cfg(feature = "cel")]
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    fn compile(text: String, parsed: Hir, of: usize) -> Result<Pattern, String> {
         let nfa = compiled(parsed)?;
         let cache_bytes = CACHES_BYTES.checked_div(of).unwrap_or(CACHES_BYTES);
         let config = DFA::config()
@@ -75,7 +89,7 @@ impl Pattern {
         let dfa = dfa.map_err(|error| engine(&error))?;
         let nfa = PikeVM::new_from_nfa(nfa).map_err(|error| engine(&error))?;
         let states = RefCell::new(dfa.create_cache());
-        Ok(Pattern { text: text.to_owned(), engine: Rc::new(Engine { dfa, states, nfa }) })
+        Ok(Pattern { text, engine: Rc::new(Engine { dfa, states, nfa }) })
     }
 
     /// The number of states it compiled to.
@@ -96,6 +110,14 @@ impl Pattern {
         }
         nfa.is_match(&mut nfa.create_cache(), input)
     }
+}
+
+fn parsed(text: &str) -> Result<Hir, String> {
+    let bytes = text.len();
+    if bytes > PATTERN_BYTES_MAX {
+        return Err(format!("the expression has {bytes} bytes (maximum {PATTERN_BYTES_MAX})"));
+    }
+    parse::parse(text).map_err(|error| format!("not a regular expression: {error}"))
 }
 
 fn compiled(parsed: Hir) -> Result<NFA, String> {

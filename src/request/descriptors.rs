@@ -2,6 +2,8 @@
 //! that a locally decided request allocates nothing. `config::encoded` has the format.
 
 use super::fact_reader::FactBuffer;
+#[cfg(feature = "cel")]
+use super::fact_reader::Failure;
 use crate::config::encoded::{LENGTH_BYTES, decoded, override_of};
 use tidegate_core::{Descriptor, Hits};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -89,6 +91,12 @@ impl Descriptors {
 
     pub(crate) fn put_buffer(&mut self, buffer: Box<FactBuffer>) {
         self.buffer = Some(buffer);
+    }
+
+    /// The conditions that could not be evaluated for this request: how many, and the first.
+    #[cfg(feature = "cel")]
+    pub(crate) fn take_failures(&mut self) -> Option<(u64, Failure)> {
+        self.buffer.as_mut()?.take_failures()
     }
 
     /// Drops the unfinished descriptor.

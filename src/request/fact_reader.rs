@@ -4,6 +4,8 @@ use crate::config::{Config, Fact, PROPERTY_PARTS_MAX, Source};
 use crate::host::RequestFacts;
 use crate::matching::address::ip_of;
 use crate::matching::query::Found;
+#[cfg(feature = "cel")]
+use crate::request::when::Cause;
 use std::net::IpAddr;
 use std::ops::Range;
 
@@ -13,17 +15,26 @@ use std::ops::Range;
 pub(crate) struct FactBuffer {
     states: Vec<FactState>,
     /// Derived values, by fact and [`Derivation`].
-    derived: Vec<[Option<Range<usize>>; 2]>,
+    derived: Vec<[Option<Range<usize>>; 3]>,
     bytes: Vec<u8>,
     /// The client's address, once it was read.
     address: Option<Option<IpAddr>>,
+    /// Evaluations of conditions that failed, and the first of them.
+    #[cfg(feature = "cel")]
+    failures: (u64, Option<Failure>),
 }
+
+/// An evaluation of a condition that failed: the path of its field, and why.
+#[cfg(feature = "cel")]
+pub(crate) type Failure = (String, Cause);
 
 /// A form of a value, derived at most once per request, since the value may be long.
 #[derive(Debug, Clone, Copy)]
 enum Derivation {
     Short,
     Path,
+    #[cfg(feature = "cel")]
+    Text,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -45,6 +56,14 @@ pub(super) struct FactReader<'a, F> {
     config: &'a Config,
     facts: &'a F,
     buffer: Box<FactBuffer>,
+}
+
+#[cfg(feature = "cel")]
+impl FactBuffer {
+    pub(crate) fn take_failures(&mut self) -> Option<(u64, Failure)> {
+        let (count, first) = std::mem::take(&mut self.failures);
+        Some((count, first?))
+    }
 }
 
 impl<'a, F: RequestFacts> FactReader<'a, F> {
@@ -88,6 +107,44 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         })
     }
 
+    /// The value as UTF-8, with U+FFFD for invalid bytes.
+    #[cfg(feature = "cel")]
+    pub(super) fn text(&mut self, fact: &Fact) -> Option<&[u8]> {
+        let range = self.range(fact)?;
+        self.derived(fact.number, Derivation::Text, |bytes| {
+            let value = bytes.get(range.clone())?;
+            // The usual case; the lossy conversion takes ten times as long.
+            if std::str::from_utf8(value).is_ok() {
+                return Some(range);
+            }
+            let text = String::from_utf8_lossy(value).into_owned();
+            Some(appended(bytes, text.as_bytes()))
+        })
+    }
+
+    /// The position of the text among the bytes read so far.
+    #[cfg(feature = "cel")]
+    pub(super) fn text_range(&mut self, fact: &Fact) -> Option<Range<usize>> {
+        self.text(fact)?;
+        let derived = self.buffer.derived.get(fact.number)?;
+        derived.get(Derivation::Text as usize)?.clone()
+    }
+
+    /// All bytes read so far.
+    #[cfg(feature = "cel")]
+    pub(super) fn read_so_far(&self) -> &[u8] {
+        &self.buffer.bytes
+    }
+
+    /// A condition could not be evaluated.
+    #[cfg(feature = "cel")]
+    #[cold]
+    pub(super) fn note_failure(&mut self, path: &str, cause: Cause) {
+        let (count, first) = &mut self.buffer.failures;
+        *count = count.saturating_add(1);
+        first.get_or_insert_with(|| (path.to_owned(), cause));
+    }
+
     /// The value up to a query, or `shorten` of that.
     pub(super) fn path(
         &mut self,
@@ -125,7 +182,7 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         bytes.get(known.clone()?)
     }
 
-    fn range(&mut self, fact: &Fact) -> Option<Range<usize>> {
+    pub(super) fn range(&mut self, fact: &Fact) -> Option<Range<usize>> {
         if let FactState::NotRead = self.slot(fact.number) {
             self.read(fact);
         }

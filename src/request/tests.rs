@@ -4,6 +4,10 @@ mod as_envoy;
 mod claims;
 mod formats;
 mod limits;
+#[cfg(feature = "cel")]
+mod when;
+#[cfg(feature = "cel")]
+mod when_twin;
 
 use super::*;
 use crate::config::encoded::{encoded, entries_of};

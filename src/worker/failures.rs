@@ -13,7 +13,7 @@ use crate::worker::pending_calls::{Purpose, Requester};
 use tidegate_core::{Nanos, Timestamp};
 
 /// The least time between two log lines about the same cause.
-const LOG_INTERVAL: Nanos = Nanos::from_secs(10);
+pub(super) const LOG_INTERVAL: Nanos = Nanos::from_secs(10);
 
 /// Limits log lines: a failure is not logged for each request.
 #[derive(Debug, Default)]

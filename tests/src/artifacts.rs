@@ -26,6 +26,14 @@ pub fn filter() -> anyhow::Result<PathBuf> {
     find("TIDEGATE_WASM", "dist/tidegate.wasm", "make build-wasm")
 }
 
+/// The filter with conditions; `TIDEGATE_CEL_WASM` names another.
+///
+/// # Errors
+/// When it is not built.
+pub fn filter_with_conditions() -> anyhow::Result<PathBuf> {
+    find("TIDEGATE_CEL_WASM", "dist/tidegate-cel.wasm", "make build-wasm-cel")
+}
+
 /// A filter that does nothing, on the bare ABI; `TIDEGATE_NOOP_ABI_WASM` names another.
 ///
 /// # Errors

@@ -12,6 +12,8 @@ pub enum Filter<'a> {
     None,
     /// Tidegate, with its plugin configuration as it is handed over: a JSON text.
     Tidegate(&'a str),
+    /// The same in the module with conditions.
+    TidegateWithConditions(&'a str),
     /// Another Wasm module, without a configuration.
     Wasm(&'a Path),
     /// Envoy's own local rate limit filter: one token bucket with this many tokens a second.
@@ -44,6 +46,8 @@ pub enum Before {
     Nothing,
     /// A filter that sets [`DYNAMIC_METADATA`].
     SetsMetadata,
+    /// The same, and `jwt_authn`, which lets requests pass without a token, too.
+    ChecksTokens,
 }
 
 /// How an Envoy is to be set up.
@@ -178,11 +182,17 @@ fn http_connection_manager(setup: &Setup<'_>) -> anyhow::Result<Value> {
     let mut filters = Vec::new();
     match setup.filter {
         Filter::None => {}
-        Filter::Tidegate(plugin) => {
-            if setup.before == Before::SetsMetadata {
-                filters.push(set_metadata());
+        Filter::Tidegate(plugin) | Filter::TidegateWithConditions(plugin) => {
+            match setup.before {
+                Before::Nothing => {}
+                Before::SetsMetadata => filters.push(set_metadata()),
+                Before::ChecksTokens => filters.extend([set_metadata(), jwt_authn()]),
             }
-            filters.push(wasm(&artifacts::filter()?, setup.vm_id, Some(plugin)));
+            let module = match setup.filter {
+                Filter::Tidegate(_) => artifacts::filter()?,
+                _ => artifacts::filter_with_conditions()?,
+            };
+            filters.push(wasm(&module, setup.vm_id, Some(plugin)));
         }
         Filter::Wasm(module) => filters.push(wasm(module, setup.vm_id, None)),
         Filter::NativeLocal { tokens } => filters.push(native_local(tokens)),
@@ -243,6 +253,27 @@ fn set_metadata() -> Value {
     json!({"name": "envoy.filters.http.set_metadata", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config",
         "metadata": [{"metadata_namespace": "tidegate", "value": {key: value}}],
+    }})
+}
+
+/// The key of the tokens in base64url, for HS256.
+const TOKEN_KEY: &str = "dGlkZWdhdGUtdGVzdC1rZXktb2YtMzItYnl0ZXMhISE";
+
+fn jwt_authn() -> Value {
+    let key = json!({"kty": "oct", "alg": "HS256", "kid": "test", "k": TOKEN_KEY});
+    json!({"name": "envoy.filters.http.jwt_authn", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication",
+        "providers": {"shop": {
+            "issuer": "shop",
+            "local_jwks": {"inline_string": json!({"keys": [key]}).to_string()},
+            "payload_in_metadata": "payload",
+        }},
+        "rules": [{
+            "match": {"prefix": "/"},
+            "requires": {"requires_any": {"requirements": [
+                {"provider_name": "shop"}, {"allow_missing": {}},
+            ]}},
+        }],
     }})
 }
 

@@ -96,6 +96,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let more = [
         r#","hits_addend":{"number":3}"#,
         r#","hits_addend":{"format":"%REQ(X-Cost)%"},"shadow":true"#,
+        r#","when":"request.path.matches('a') && size(jwt.claims.x[1]) in [1, 2.5, null] ? true : !has(source.port)""#,
         r#","routes":["a"],"route_metadata":{"metadata_key":{"key":"k","path":[{"key":"t"}]},"value":"v"}"#,
     ];
     let top = [
@@ -105,7 +106,7 @@ fn seeds() -> Vec<Vec<u8>> {
     ];
     let mut seeds = Vec::new();
     for (number, action) in actions.iter().enumerate() {
-        let (more, top) = (more[number % 3], top[number % 3]);
+        let (more, top) = (more[number % 4], top[number % 3]);
         let text = format!(
             r#"{{"domain":"d","sidecar":{{"cluster":"t","timeout_ms":25}},"rate_limits":[{{"actions":[{action}]{more}}}]{top}}}"#
         );

@@ -4,6 +4,8 @@ use super::action::action;
 use super::checks::{header_name, in_range, items_up_to, not_empty};
 use super::limit::limit;
 use super::metadata::{ROUTE_ENTRY, metadata_key};
+#[cfg(feature = "cel")]
+use super::when::when;
 use super::{enforcement, format};
 use crate::config::ConfigError;
 use crate::config::format::{Command, Moment, Show};
@@ -12,21 +14,24 @@ use crate::config::node::Node;
 use crate::config::rate_limit::{Condition, HITS_MAX, HitsAddend, RateLimit, Source};
 use crate::config::unsupported::{OF_A_RATE_LIMIT, OF_HITS};
 
+const FIELDS: [&str; if cfg!(feature = "cel") { 9 } else { 8 }] = [
+    "actions",
+    "hits_addend",
+    "routes",
+    "route_metadata",
+    "shadow",
+    "stage",
+    "disable_key",
+    "limit",
+    #[cfg(feature = "cel")]
+    "when",
+];
+
 pub(super) fn rate_limit(
     node: &Node<'_>,
     interner: &mut Interner,
 ) -> Result<RateLimit, ConfigError> {
-    let fields = [
-        "actions",
-        "hits_addend",
-        "routes",
-        "route_metadata",
-        "shadow",
-        "stage",
-        "disable_key",
-        "limit",
-    ];
-    node.object("an object with `actions`", &fields, &OF_A_RATE_LIMIT)?;
+    node.object("an object with `actions`", &FIELDS, &OF_A_RATE_LIMIT)?;
     // Of Envoy's runtime, which a Wasm filter cannot read. Without a value there, it has no effect.
     if let Some(key) = node.field("disable_key") {
         key.text()?;
@@ -43,7 +48,14 @@ pub(super) fn rate_limit(
     if let Some(limit) = node.field("limit") {
         actions.push(self::limit(&limit, interner)?);
     }
-    Ok(RateLimit { enforcement: enforcement(node)?, conditions, hits, actions })
+    Ok(RateLimit {
+        enforcement: enforcement(node)?,
+        conditions,
+        #[cfg(feature = "cel")]
+        when: when(node, interner)?,
+        hits,
+        actions,
+    })
 }
 
 fn conditions(node: &Node<'_>, interner: &mut Interner) -> Result<Vec<Condition>, ConfigError> {

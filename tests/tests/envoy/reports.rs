@@ -105,18 +105,9 @@ descriptors:
 
 #[tokio::test]
 async fn the_access_log_says_which_limit_denied_and_which_only_would_have() -> anyhow::Result<()> {
-    let dir = TempDir::new()?;
-    let limits = dir.path().join("limits.yaml");
-    std::fs::write(&limits, LIMITS)?;
-    let _sidecar = Sidecar::start_with(dir.path(), &limits, &["--capacity", "1000"]).await?;
-    let mut config = plugin();
-    merge(&mut config, &json!({"filter_state": "all", "shadow_header": "X-Shadow"}));
-    let config = config.to_string();
-    let socket = Sidecar::socket(dir.path());
     ensure!(include_str!("../../../docs/reference/filter.md").contains(LOG_FORMAT));
-    let format = format!("%REQ(x-client)% {LOG_FORMAT}\n");
-    let logged = Logged::start(dir.path(), &socket, Filter::Tidegate(&config), &format).await?;
-    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
+    let dir = TempDir::new()?;
+    let (logged, _sidecar) = reporting(&dir, &json!({})).await?;
     let mut shadow = Vec::new();
     for client in [&b"a"[..], b"a", b"a", b"a", b"dark", b"dark"] {
         let reply = logged.send(client).await?;
@@ -144,6 +135,49 @@ async fn the_access_log_says_which_limit_denied_and_which_only_would_have() -> a
     Ok(())
 }
 
+/// With the log format of the documentation, and all reports.
+async fn reporting(dir: &TempDir, options: &Value) -> anyhow::Result<(Logged, Sidecar)> {
+    let limits = dir.path().join("limits.yaml");
+    std::fs::write(&limits, LIMITS)?;
+    let sidecar = Sidecar::start_with(dir.path(), &limits, &["--capacity", "1000"]).await?;
+    let mut config = plugin();
+    merge(&mut config, &json!({"filter_state": "all", "shadow_header": "X-Shadow"}));
+    merge(&mut config, options);
+    let config = config.to_string();
+    let socket = Sidecar::socket(dir.path());
+    let format = format!("%REQ(x-client)% {LOG_FORMAT}\n");
+    let logged = Logged::start(dir.path(), &socket, Filter::Tidegate(&config), &format).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
+    Ok((logged, sidecar))
+}
+
+/// An entry in shadow does not hold requests up: what a call has still to say is only counted.
+#[tokio::test]
+async fn the_access_log_says_what_the_shadow_modes_of_the_filter_prevented() -> anyhow::Result<()> {
+    let none = json!({"filter_enforced": {"default_value": {"numerator": 0}}});
+    for (options, reported_from) in [(none, 3), (json!({"shadow": true}), 4)] {
+        let dir = TempDir::new()?;
+        let (logged, _sidecar) = reporting(&dir, &options).await?;
+        for number in 1..=5 {
+            let reply = logged.send(b"a").await?;
+            let expected = (number >= reported_from).then_some("hourly");
+            ensure!(reply.header("x-shadow") == expected, "{options}, {number}: {reply:?}");
+            // The answer to the call about it has come once it is counted.
+            let counted = || logged.envoy.filter_stat("shadow_denied");
+            wait::until("the filter's report", wait::SOON, async || {
+                counted().await.ok().filter(|denied| *denied + 2 >= number)
+            })
+            .await?;
+        }
+        for (line, number) in logged.lines(5).await?.iter().zip(1..) {
+            let shadow = if number >= reported_from { "hourly" } else { "-" };
+            let expected = format!("a 200 via_upstream denied_by=- shadow={shadow}");
+            ensure!(*line == expected, "{options}, {number}: {line}");
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn plugins_with_a_prefix_have_statistics_of_their_own() -> anyhow::Result<()> {
     let mut config = plugin();
@@ -157,6 +191,13 @@ async fn plugins_with_a_prefix_have_statistics_of_their_own() -> anyhow::Result<
     });
     ensure!(asked.await? == 1);
     ensure!(stack.envoy.filter_stat("allowed_asked").await.is_err(), "under no other name");
+    // Envoy's own filter puts it in the same place.
+    let host = json!({"rate_limits": plugin()["rate_limits"]});
+    let filter = &json!({"stat_prefix": "edge"});
+    let native = Filter::NativeWith { domain: "test", filter, host: &host };
+    let stack = Stack::start(LIMITS, native, 1).await?;
+    stack.send(b"a").await?;
+    ensure!(stack.envoy.stat("cluster.upstream.ratelimit.edge.ok").await? == 1);
     Ok(())
 }
 

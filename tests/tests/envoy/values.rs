@@ -351,3 +351,20 @@ async fn an_override_is_the_limit_of_its_requests_only() -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn a_configured_override_is_the_limit_of_all() -> anyhow::Result<()> {
+    let rate_limits = json!([{
+        "actions": [{"request_headers": {"header_name": "x-client", "descriptor_key": "client"}}],
+        "limit": {"rate_limit": {"requests_per_unit": 2, "unit": "HOUR"}},
+    }]);
+    // Without a rule in the domain, too.
+    let limits = json!({"domain": "test", "descriptors": []});
+    let twins = Twins::start(&limits, &rate_limits).await?;
+    for status in [200, 200, 429, 429] {
+        for reply in twins.send("/", &[("x-client", b"a")]).await? {
+            ensure!(reply.status == status, "expected {status}: {reply:?}");
+        }
+    }
+    Ok(())
+}

@@ -1,5 +1,6 @@
 //! The built filter on a strict mock of Envoy's proxy-wasm host.
 
+mod conditions;
 mod faults;
 mod host;
 mod hostile;

@@ -1,6 +1,6 @@
 //! What the built filter reports beside decisions, and which calls that takes.
 
-use crate::host::{Host, Outcome};
+use crate::host::{ContextId, Host, Outcome};
 use crate::scene::*;
 use prost::Message;
 use serde_json::json;
@@ -81,4 +81,28 @@ fn a_paused_request_gets_the_headers_of_its_answer_before_it_goes_on() {
     let headers = host.response_headers(request, &[(":status", b"200")]);
     assert_eq!(headers.text("x-quota"), Some("9"));
     assert_eq!(headers.text("ratelimit"), Some("\"user\";r=9;t=30"));
+}
+
+/// Both count requests of their own, in one virtual machine.
+#[test]
+fn plugins_of_one_machine_are_told_apart_by_their_prefixes() {
+    let mut host = reporting();
+    let mut other = plugin();
+    other["stat_prefix"] = json!("inner");
+    allow(&mut host, ON_START);
+    let root = host.start_another(other.to_string().as_bytes()).expect("a good configuration");
+    for (root, requests) in [(ContextId::ROOT, 1), (root, 2)] {
+        for number in 0..requests {
+            let user = format!("{number}");
+            let (_, call) = asked_by(&mut host, root, &[("x-user", user.as_bytes())]);
+            allow(&mut host, ON_ALLOW);
+            host.answer(call.token, &answer(Verdict::Allow, &[(Verdict::Allow, "", 9, 30)]));
+        }
+    }
+    allow(&mut host, ON_TICK);
+    host.tick();
+    for (name, expected) in [("edge", Some(1)), ("inner", Some(2))] {
+        assert_eq!(host.metric(&format!("tidegate.{name}.allowed_asked")), expected);
+    }
+    assert_eq!(host.metric("tidegate.allowed_asked"), None);
 }

@@ -77,7 +77,7 @@ pub(crate) fn started_beside(shared_data: &SharedData, plugin: &Value) -> Host {
     configured(Host::load_sharing(&filter, shared_data), plugin)
 }
 
-fn configured(mut host: Host, plugin: &Value) -> Host {
+pub(crate) fn configured(mut host: Host, plugin: &Value) -> Host {
     host.set_property(&["source", "address"], b"203.0.113.9:4711");
     allow(&mut host, ON_START);
     assert!(host.start(plugin.to_string().as_bytes()), "{:?}", host.logs());

@@ -1,0 +1,342 @@
+//! Generated expressions on hostile values: the same result as the evaluator of the `cel` crate,
+//! and never a panic.
+//!
+//! Deliberate differences, which are not generated: `has` of a path whose middle is absent, sizes of
+//! texts (the crate counts other units), and arithmetic and comparisons of lists and maps.
+
+use super::when::{evaluated, facts, metadata};
+use super::*;
+use cel::Value as Twin;
+use cel::objects::Key;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The values of a request.
+#[derive(Debug, Clone)]
+struct Request {
+    method: String,
+    path: String,
+    header: Option<String>,
+    port: i64,
+    size: i64,
+    mtls: bool,
+    claims: Value,
+}
+
+/// Texts that are long, empty, look like numbers, or have characters of several bytes.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just(String::new()),
+        prop::sample::select(vec![
+            "gold",
+            "GET",
+            "17",
+            "-0",
+            "1e5",
+            "0x1",
+            "9223372036854775808",
+            "nan",
+            "a?b#c"
+        ])
+        .prop_map(str::to_owned),
+        "[a-c?#/\u{e9}\u{1f600}]{0,6}",
+        (0_usize..5_000).prop_map(|length| "a".repeat(length)),
+    ]
+}
+
+fn number() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        any::<f64>().prop_filter("finite", |number| number.is_finite()),
+        prop::sample::select(vec![
+            0.0,
+            -0.0,
+            1.0,
+            42.0,
+            0.5,
+            -1.5,
+            9_007_199_254_740_993.0,
+            9_223_372_036_854_775_808.0,
+            -9_223_372_036_854_775_808.0,
+            1e300,
+            -1e300,
+            5e-324,
+        ]),
+    ]
+}
+
+fn claim() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        number().prop_map(Value::from),
+        text().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 8, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::btree_map("[a-c]", inner, 0..3)
+                .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+        ]
+    })
+}
+
+fn int() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        any::<i64>(),
+        -3_i64..50,
+        prop::sample::select(vec![i64::MIN, i64::MIN + 1, i64::MAX, 1 << 53, (1 << 53) + 1]),
+    ]
+}
+
+prop_compose! {
+    fn request()(
+        method in text(), path in text(), header in prop::option::of(text()), port in int(), size in int(),
+        mtls in any::<bool>(), claims in prop::collection::btree_map("[a-c]", claim(), 0..4),
+    ) -> Request {
+        let claims = Value::Object(claims.into_iter().collect());
+        Request { method, path, header, port, size, mtls, claims }
+    }
+}
+
+impl Request {
+    fn facts(&self) -> Facts {
+        let payload = json!({"envoy.filters.http.jwt_authn": {"payload": self.claims}});
+        let metadata = metadata(&payload);
+        let (port, size) = (self.port.to_le_bytes(), self.size.to_le_bytes());
+        let mtls = [u8::from(self.mtls)];
+        let mut values: Vec<(&str, &[u8])> = vec![
+            (":method", self.method.as_bytes()),
+            (":path", self.path.as_bytes()),
+            ("source|port", &port),
+            ("request|size", &size),
+            ("connection|mtls", &mtls),
+            ("metadata", &metadata),
+        ];
+        values.extend(self.header.iter().map(|header| ("x-a", header.as_bytes())));
+        facts(&values)
+    }
+
+    fn twin(&self) -> cel::Context<'static, 'static> {
+        let text = |text: &str| Twin::String(Arc::new(text.to_owned()));
+        let map = |fields: Vec<(&str, Twin)>| {
+            let fields = fields.into_iter().map(|(name, value)| (Key::from(name), value));
+            Twin::from(fields.collect::<HashMap<Key, Twin>>())
+        };
+        let (url_path, rest) = self.path.split_once('?').unwrap_or((&self.path, ""));
+        let query = rest.split('#').next().unwrap_or_default();
+        let headers = self.header.iter().map(|header| ("x-a", text(header))).collect();
+        let mut context = cel::Context::default();
+        let mut add = |name: &str, fields| {
+            context.add_variable_from_value(name.to_owned(), map(fields));
+        };
+        add(
+            "request",
+            vec![
+                ("method", text(&self.method)),
+                ("path", text(&self.path)),
+                ("url_path", text(url_path)),
+                ("query", text(query)),
+                ("headers", map(headers)),
+                ("size", Twin::Int(self.size)),
+            ],
+        );
+        add("source", vec![("port", Twin::Int(self.port))]);
+        add("connection", vec![("mtls", Twin::Bool(self.mtls))]);
+        add("jwt", vec![("claims", twin_of(&self.claims))]);
+        context
+    }
+}
+
+fn twin_of(value: &Value) -> Twin {
+    match value {
+        Value::Null => Twin::Null,
+        Value::Bool(value) => Twin::Bool(*value),
+        Value::Number(number) => Twin::Float(number.as_f64().unwrap()),
+        Value::String(text) => Twin::String(Arc::new(text.clone())),
+        Value::Array(items) => Twin::List(Arc::new(items.iter().map(twin_of).collect())),
+        Value::Object(fields) => {
+            let fields =
+                fields.iter().map(|(name, value)| (Key::from(name.as_str()), twin_of(value)));
+            Twin::from(fields.collect::<HashMap<Key, Twin>>())
+        }
+    }
+}
+
+fn chosen(of: &[&str]) -> impl Strategy<Value = String> + use<> {
+    let of: Vec<String> = of.iter().map(|&text| text.to_owned()).collect();
+    prop::sample::select(of)
+}
+
+/// A claim that may have any type.
+fn dynamic() -> impl Strategy<Value = String> {
+    chosen(&[
+        "jwt.claims.a",
+        "jwt.claims.b",
+        "jwt.claims['c']",
+        "jwt.claims.a.b",
+        "jwt.claims.b[0]",
+        "jwt.claims.c['a']",
+    ])
+}
+
+fn static_text() -> impl Strategy<Value = String> {
+    chosen(&[
+        "request.method",
+        "request.path",
+        "request.url_path",
+        "request.query",
+        "request.headers['x-a']",
+        "request.headers['x-b']",
+        "'gold'",
+        "''",
+        "'17'",
+        "'a'",
+        "'\u{e9}'",
+    ])
+}
+
+fn static_number() -> impl Strategy<Value = String> {
+    chosen(&[
+        "source.port",
+        "request.size",
+        "0",
+        "1",
+        "-1",
+        "42",
+        "9223372036854775807",
+        "1.5",
+        "0.0",
+        "9007199254740992.0",
+    ])
+}
+
+fn text_expression() -> impl Strategy<Value = String> {
+    prop_oneof![3 => static_text(), 1 => dynamic()]
+}
+
+fn number_expression() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        static_number(),
+        dynamic(),
+        text_expression().prop_map(|text| format!("int({text})")),
+        dynamic().prop_map(|text| format!("double({text})")),
+    ];
+    leaf.prop_recursive(3, 8, 2, |inner| {
+        (inner.clone(), chosen(&["+", "-", "*", "/", "%"]), inner)
+            .prop_map(|(left, operator, right)| format!("({left} {operator} {right})"))
+    })
+}
+
+fn expression() -> impl Strategy<Value = String> {
+    // Never two lists or maps.
+    let compared = |left: BoxedStrategy<String>, right: BoxedStrategy<String>| {
+        (left, chosen(&["==", "!=", "<", "<=", ">", ">="]), right, any::<bool>()).prop_map(
+            |(left, operator, right, turned)| match turned {
+                true => format!("{right} {operator} {left}"),
+                false => format!("{left} {operator} {right}"),
+            },
+        )
+    };
+    let leaf = prop_oneof![
+        compared(text_expression().boxed(), static_text().boxed()),
+        compared(number_expression().boxed(), static_number().boxed()),
+        compared(dynamic().boxed(), prop_oneof![static_text(), static_number()].boxed()),
+        (text_expression(), chosen(&["startsWith", "endsWith", "contains"]), text_expression())
+            .prop_map(|(text, test, part)| format!("{text}.{test}({part})")),
+        (
+            prop_oneof![text_expression(), number_expression()],
+            chosen(&[
+                "['gold', 'GET', 17, 1.5, true, null]",
+                "{'gold': 1, 'a': 2}",
+                "[]",
+                "jwt.claims.a",
+                "jwt.claims",
+            ])
+        )
+            .prop_map(|(item, list)| format!("{item} in {list}")),
+        (text_expression()).prop_map(|key| format!("{{'gold': 1, 'a': 2}}[{key}] == 1")),
+        (dynamic()).prop_map(|item| format!("[1, 'a', true][source.port] == {item}")),
+        chosen(&[
+            "connection.mtls",
+            "true",
+            "false",
+            "jwt.claims.a",
+            "has(jwt.claims.a)",
+            "has(request.headers.x)",
+            "'x-a' in request.headers",
+        ]),
+        dynamic().prop_map(|value| format!("{value} == null")),
+    ];
+    leaf.prop_recursive(4, 16, 3, |inner| {
+        prop_oneof![
+            (inner.clone(), chosen(&["&&", "||"]), inner.clone())
+                .prop_map(|(left, operator, right)| format!("({left} {operator} {right})")),
+            inner.clone().prop_map(|inner| format!("!({inner})")),
+            (inner.clone(), inner.clone(), inner)
+                .prop_map(|(condition, yes, no)| format!("({condition} ? {yes} : {no})")),
+        ]
+    })
+}
+
+/// Whether the filter refuses an expression, since its types can never fit.
+fn is_refused(when: &str) -> bool {
+    let json = json!({"domain": "d", "sidecar": {"cluster": "c"}, "rate_limits": [
+        {"actions": [{"remote_address": {}}], "when": when}]});
+    let error = Config::from_envoy(json.to_string().as_bytes()).err();
+    if let Some(error) = &error {
+        let known =
+            ["this is", "is compared with", "combined", "for ints", "too deep", "too many parts"];
+        assert!(known.iter().any(|known| error.message.contains(known)), "{when}: {error}");
+    }
+    error.is_some()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn results_are_those_of_the_crate(when in expression(), request in request()) {
+        if is_refused(&when) {
+            return Ok(());
+        }
+        let ours = evaluated(&when, &request.facts());
+        let program = cel::Program::compile(&when).unwrap();
+        let twin = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| program.execute(&request.twin())));
+        match twin {
+            Ok(Ok(Twin::Bool(expected))) => prop_assert_eq!(ours, Ok(expected), "{}", when),
+            Ok(other) => prop_assert!(ours.is_err(), "{}: {:?}, {:?}", when, ours, other),
+            Err(_) => panic!("the crate panics: {when}"),
+        }
+    }
+
+    #[test]
+    fn any_bytes_as_metadata_and_as_properties(
+        when in expression(), bytes in prop::collection::vec(any::<u8>(), 0..60),
+    ) {
+        if !is_refused(&when) {
+            let names = [":method", ":path", "x-a", "source|port", "connection|mtls", "metadata"];
+            let known: Vec<(&str, &[u8])> = names.iter().map(|name| (*name, &bytes[..])).collect();
+            let _ = evaluated(&when, &facts(&known));
+        }
+    }
+
+    #[test]
+    fn any_text_is_an_expression_or_a_mistake(
+        when in prop_oneof![
+            ".{0,60}",
+            prop::collection::vec(chosen(&[
+                "(", ")", "[", "]", "{", "}", ".", ",", "?", ":", "!", "-", "&&", "||", "==", "<", "in", "'", "\"", "'''",
+                "r'", "b'", "\\", "`", "//", "\n", "a", "has(", "size(", ".all(", "exists(x,", "request.path", "jwt.claims",
+                "1", "0x", "1e", "1u", ".5", "9223372036854775808", "\u{e9}", "matches('", "\0", "null",
+            ]), 0..30).prop_map(|parts| parts.concat()),
+            prop::collection::vec(chosen(&["(", "!", "-", "[", "{1:", "a.", "a[", "has(", "true ? ", "1+"]), 0..400)
+                .prop_map(|parts| parts.concat()),
+        ],
+    ) {
+        let json = json!({"domain": "d", "sidecar": {"cluster": "c"}, "rate_limits": [
+            {"actions": [{"remote_address": {}}], "when": when}]});
+        if let Err(error) = Config::from_envoy(json.to_string().as_bytes()) {
+            prop_assert!(!error.message.is_empty());
+        }
+    }
+}
