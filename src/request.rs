@@ -27,7 +27,6 @@ use crate::config::{
 };
 use crate::host::RequestFacts;
 use crate::matching::address::Network;
-use crate::matching::value::ValueTest;
 use crate::request::descriptors::Descriptors;
 use fact_reader::FactReader;
 use formats::{append_format, cost_of};
@@ -106,12 +105,8 @@ fn entry<F: RequestFacts>(
             matcher.matches(reader.address()?).then(|| descriptors.append(&entry.0))?;
         }
         Action::ValueMatch { entry, matchers, sense } => {
-            let matched = matchers.iter().all(|(fact, matcher)| {
-                matcher.matches(match &matcher.test {
-                    ValueTest::Text(text) if text.needs_text() => reader.text(fact),
-                    _ => reader.value(fact),
-                })
-            });
+            let matched =
+                matchers.iter().all(|(fact, matcher)| matcher.matches(reader.value(fact)));
             sense.of(matched).then(|| descriptors.append(&entry.0))?;
         }
         Action::Formatted(formatted) => return formatted_entry(formatted, reader, descriptors),
@@ -216,6 +211,8 @@ fn cost(value: &[u8]) -> Option<u64> {
         return None;
     }
     let text = std::str::from_utf8(value.trim_ascii()).ok()?;
+    // As Envoy does.
+    let text = text.strip_prefix('+').unwrap_or(text);
     // `parse` also accepts `-1`, `inf` and `nan`.
     if !text.starts_with(|first: char| first.is_ascii_digit()) {
         return None;

@@ -8,12 +8,14 @@ use super::tree::Tree;
 /// A field, and the message about it.
 pub(super) type Unsupported = (&'static str, &'static str);
 
-pub(super) const OF_THE_FILTER: [Unsupported; 5] = [
+pub(super) const OF_THE_FILTER: [Unsupported; 7] = [
     ("timeout", "use `sidecar.timeout_ms`, in milliseconds"),
     ("failure_mode_deny", "use `failure_mode`: \"allow\" or \"deny\""),
     ("rate_limit_service", "use `sidecar.cluster`"),
     ("enable_x_ratelimit_headers", "use `headers`: \"draft03\" or \"off\""),
     ("rate_limited_status", "use `denied.status`"),
+    ("metadata_namespace", "a Wasm filter cannot set dynamic metadata"),
+    ("enable_retry_after_header", "denials always have `retry-after`"),
 ];
 
 pub(super) const OF_A_RATE_LIMIT: [Unsupported; if cfg!(feature = "cel") { 1 } else { 2 }] = [
@@ -24,6 +26,9 @@ pub(super) const OF_A_RATE_LIMIT: [Unsupported; if cfg!(feature = "cel") { 1 } e
 
 pub(super) const OF_HITS: [Unsupported; 1] =
     [("is_negative_hits", "a filter cannot refund; call the sidecar")];
+
+pub(super) const OF_AN_ENGINE: [Unsupported; 1] =
+    [("max_program_size", "it is deprecated in Envoy; the filter has its own bounds")];
 
 pub(super) const OF_A_TEXT: [Unsupported; 1] =
     [("custom", "a Wasm filter cannot call Envoy's matcher extensions")];

@@ -7,8 +7,8 @@
 //! NFA simulation takes over: a byte costs at most as many steps as the expression has states, at
 //! most [`STATES_MAX`]. Neither backtracks.
 //!
-//! The value must be UTF-8, as [`crate::request`] makes it: an expression for any character does
-//! not match half a character, and a client could otherwise evade `.*` by one invalid byte.
+//! A value is bytes, as in Envoy: `.` is one of them, and no client evades `.*` by bytes that are not
+//! UTF-8.
 
 mod class;
 mod parse;
@@ -26,8 +26,7 @@ use std::rc::Rc;
 /// The longest expression. Those in practice have a tenth of it.
 pub const PATTERN_BYTES_MAX: usize = 1024;
 /// The most states of an expression; repetitions such as `(a{30}){30}` are short only in writing.
-/// Envoy's own default bound is of the same size (an RE2 program of 100 instructions). Any
-/// character takes eight states, as it may have several bytes: `.{1,120}` just fits.
+/// Envoy's own default bound is below (an RE2 program of 100 instructions).
 pub const STATES_MAX: usize = 1_024;
 /// Memory while an expression is compiled: far above the need of that many states.
 const COMPILED_BYTES_MAX: usize = 512 * 1024;
@@ -99,7 +98,7 @@ impl Pattern {
         self.engine.dfa.get_nfa().states().len()
     }
 
-    /// Whether it matches all of `value`, which must be UTF-8.
+    /// Whether it matches all of `value`.
     #[must_use]
     pub fn matches(&self, value: &[u8]) -> bool {
         let input = Input::new(value).anchored(Anchored::Yes);

@@ -64,12 +64,6 @@ impl PartialEq for Needle {
 impl Eq for Needle {}
 
 impl TextMatcher {
-    /// Whether the value must be UTF-8, with U+FFFD for invalid bytes.
-    #[must_use]
-    pub fn needs_text(&self) -> bool {
-        matches!(self, TextMatcher::Regex(_))
-    }
-
     /// Whether `value` matches.
     #[must_use]
     pub fn matches(&self, value: &[u8]) -> bool {

@@ -31,9 +31,10 @@ pub(crate) type Failure = (String, Cause);
 /// A form of a value, derived at most once per request, since the value may be long.
 #[derive(Debug, Clone, Copy)]
 enum Derivation {
-    Text,
     Short,
     Path,
+    #[cfg(feature = "cel")]
+    Text,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -107,6 +108,7 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
     }
 
     /// The value as UTF-8, with U+FFFD for invalid bytes.
+    #[cfg(feature = "cel")]
     pub(super) fn text(&mut self, fact: &Fact) -> Option<&[u8]> {
         let range = self.range(fact)?;
         self.derived(fact.number, Derivation::Text, |bytes| {

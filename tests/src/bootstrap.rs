@@ -118,11 +118,7 @@ pub const DYNAMIC_METADATA: (&str, &str) = ("plan", "free");
 pub fn bootstrap(setup: &Setup<'_>) -> anyhow::Result<Value> {
     let mut upstream = cluster("upstream", &socket_address(setup.upstream), &json!({}));
     upstream["metadata"] = metadata(CLUSTER_METADATA);
-    let http2 = json!({"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-        "explicit_http_config": {"http2_protocol_options": {}},
-    }});
-    let mut sidecar = cluster("tidegate", &json!({"pipe": {"path": setup.sidecar}}), &http2);
+    let mut sidecar = cluster("tidegate", &json!({"pipe": {"path": setup.sidecar}}), &http2());
     sidecar["circuit_breakers"]["thresholds"][0]["max_requests"] = json!(setup.calls_max);
     Ok(json!({
         "admin": {"address": socket_address("127.0.0.1:0".parse()?)},
@@ -144,11 +140,24 @@ pub fn bootstrap(setup: &Setup<'_>) -> anyhow::Result<Value> {
     }))
 }
 
-fn socket_address(address: SocketAddr) -> Value {
+/// The options of a cluster that is called by gRPC.
+#[must_use]
+pub fn http2() -> Value {
+    json!({"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": {"http2_protocol_options": {}},
+    }})
+}
+
+/// A TCP address.
+#[must_use]
+pub fn socket_address(address: SocketAddr) -> Value {
     json!({"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}})
 }
 
-fn cluster(name: &str, address: &Value, protocol_options: &Value) -> Value {
+/// A cluster of one host.
+#[must_use]
+pub fn cluster(name: &str, address: &Value, protocol_options: &Value) -> Value {
     json!({
         "name": name,
         "type": "STATIC",
@@ -198,24 +207,31 @@ fn http_connection_manager(setup: &Setup<'_>) -> anyhow::Result<Value> {
             merge(&mut all, host);
         }
     }
-    filters.push(json!({
-        "name": "envoy.filters.http.router",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
-        },
-    }));
+    filters.push(router());
     Ok(json!({
         "name": "envoy.filters.network.http_connection_manager",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
             "stat_prefix": "main",
-            "internal_address_config": {
-                "cidr_ranges": [{"address_prefix": INTERNAL_NETWORK, "prefix_len": 8}],
-            },
+            "internal_address_config": internal_addresses(),
             "route_config": {"virtual_hosts": [all]},
             "http_filters": filters,
         },
     }))
+}
+
+/// The addresses in [`INTERNAL_NETWORK`].
+#[must_use]
+pub fn internal_addresses() -> Value {
+    json!({"cidr_ranges": [{"address_prefix": INTERNAL_NETWORK, "prefix_len": 8}]})
+}
+
+/// The last of all filters.
+#[must_use]
+pub fn router() -> Value {
+    json!({"name": "envoy.filters.http.router", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+    }})
 }
 
 /// Sets these fields of an object.
@@ -261,7 +277,9 @@ fn jwt_authn() -> Value {
     }})
 }
 
-fn wasm(module: &Path, vm_id: &str, plugin: Option<&str>) -> Value {
+/// A Wasm filter.
+#[must_use]
+pub fn wasm(module: &Path, vm_id: &str, plugin: Option<&str>) -> Value {
     let mut config = json!({
         "name": "tidegate",
         "vm_config": {
@@ -296,7 +314,9 @@ fn native_local(tokens: u32) -> Value {
     json!({"name": "envoy.filters.http.local_ratelimit", "typed_config": config})
 }
 
-fn native(domain: &str) -> Value {
+/// Envoy's own rate limit filter, asking the cluster `tidegate`.
+#[must_use]
+pub fn native(domain: &str) -> Value {
     let config = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
         "domain": domain,

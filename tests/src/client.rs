@@ -68,7 +68,10 @@ impl Client {
         headers: &[(&str, &[u8])],
         body: impl Into<Bytes>,
     ) -> anyhow::Result<Reply> {
-        let mut request = Request::builder().method(method).uri(path).header("host", "test");
+        let mut request = Request::builder().method(method).uri(path);
+        if !headers.iter().any(|(name, _)| *name == "host") {
+            request = request.header("host", "test");
+        }
         for (name, value) in headers {
             request = request.header(*name, HeaderValue::from_bytes(value)?);
         }

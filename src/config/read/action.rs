@@ -87,10 +87,10 @@ fn property(
     Ok(Action::Value { key, fact, when_absent: WhenAbsent::DropDescriptor })
 }
 
-/// `descriptor_key`, or its default.
+/// `descriptor_key`, or its default. An empty one is an absent one, as in any protobuf message.
 fn key_or<'a>(node: &'a Node<'a>, default: &'a str) -> Result<&'a str, ConfigError> {
     match node.field("descriptor_key") {
-        Some(key) => not_empty(&key),
+        Some(key) => Ok(Some(key.text()?).filter(|key| !key.is_empty()).unwrap_or(default)),
         None => Ok(default),
     }
 }

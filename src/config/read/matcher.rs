@@ -1,12 +1,12 @@
 //! The matchers of headers, query parameters and addresses, with the field names of Envoy's
 //! configuration.
 
-use super::checks::{empty, header_name, not_empty, number_or, some_items, whole_number};
+use super::checks::{header_name, not_empty, number_or, some_items, whole_number};
 use crate::config::ConfigError;
 use crate::config::interner::Interner;
 use crate::config::node::Node;
 use crate::config::rate_limit::Fact;
-use crate::config::unsupported::OF_A_TEXT;
+use crate::config::unsupported::{OF_A_TEXT, OF_AN_ENGINE};
 use crate::matching::address::{AddressMatcher, Network, bits_of};
 use crate::matching::text::{Case, Needle, TextMatcher};
 use crate::matching::value::{Sense, ValueMatcher, ValueTest, WhenMissing};
@@ -121,7 +121,7 @@ fn safe_regex(node: &Node<'_>, interner: &mut Interner) -> Result<TextMatcher, C
     node.object("an object with `regex`", &["regex", "google_re2"], &[])?;
     // Older configurations had to name the engine; it has no effect any more.
     if let Some(engine) = node.field("google_re2") {
-        empty(&engine)?;
+        engine.object("an empty object", &[], &OF_AN_ENGINE)?;
     }
     let regex = node.required("regex")?;
     let pattern = interner.pattern(not_empty(&regex)?).map_err(|message| regex.error(&message))?;

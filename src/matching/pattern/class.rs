@@ -1,9 +1,13 @@
-//! Character classes in regular expressions. Case folding is Unicode, as in RE2; the named classes
-//! are ASCII.
+//! Classes of bytes in regular expressions. Named classes and case folding are of ASCII, as in Envoy.
 
-use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir};
+use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir};
 
-pub(super) struct Set(ClassUnicode);
+pub(super) struct Set(ClassBytes);
+
+/// The byte of a character that stands for one.
+pub(super) fn byte(char: char) -> u8 {
+    u8::try_from(char).unwrap_or(u8::MAX)
+}
 
 /// Character ranges, both ends included.
 type Ranges = &'static [(char, char)];
@@ -17,8 +21,8 @@ impl Set {
     pub(super) const WORD: Ranges = &[('0', '9'), ('A', 'Z'), ('_', '_'), ('a', 'z')];
 
     pub(super) fn of(ranges: Ranges) -> Self {
-        let ranges = ranges.iter().map(|(start, end)| ClassUnicodeRange::new(*start, *end));
-        Set(ClassUnicode::new(ranges))
+        let range = |(start, end): &(char, char)| ClassBytesRange::new(byte(*start), byte(*end));
+        Set(ClassBytes::new(ranges.iter().map(range)))
     }
 
     /// The class named between `[:` and `:]`.
@@ -43,12 +47,12 @@ impl Set {
     }
 
     pub(super) fn empty() -> Self {
-        Set(ClassUnicode::empty())
+        Set(ClassBytes::empty())
     }
 
     /// The characters from `start` to `end`, both included.
     pub(super) fn range(start: char, end: char) -> Self {
-        Set(ClassUnicode::new([ClassUnicodeRange::new(start, end)]))
+        Set(ClassBytes::new([ClassBytesRange::new(byte(start), byte(end))]))
     }
 
     pub(super) fn add(&mut self, other: &Set) {
@@ -56,11 +60,11 @@ impl Set {
     }
 
     /// Extended by the other case of its characters, if `fold`.
-    pub(super) fn folded(mut self, fold: bool) -> Result<Self, String> {
+    pub(super) fn folded(mut self, fold: bool) -> Self {
         if fold {
-            self.0.try_case_fold_simple().map_err(|error| error.to_string())?;
+            self.0.case_fold_simple();
         }
-        Ok(self)
+        self
     }
 
     /// Its complement, if `negate`.
@@ -72,6 +76,6 @@ impl Set {
     }
 
     pub(super) fn into_hir(self) -> Hir {
-        Hir::class(Class::Unicode(self.0))
+        Hir::class(Class::Bytes(self.0))
     }
 }

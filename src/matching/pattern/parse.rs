@@ -1,10 +1,10 @@
 //! The syntax of RE2, which Envoy's `safe_regex` uses.
 //!
-//! An expression that parses here is valid in Envoy, with the same meaning. Refuses what RE2
-//! refuses (lookaround, back-references, stacked repetitions), and classes by Unicode property
-//! (`\p`), whose tables would be a large part of the module.
+//! An expression that parses here is valid in Envoy, with the same meaning. Envoy runs RE2 on bytes:
+//! each byte of an expression or a value is a character of its own. Refuses what RE2 refuses
+//! (lookaround, back-references, stacked repetitions), and classes by Unicode property (`\p`).
 
-use super::class::Set;
+use super::class::{Set, byte};
 use regex_syntax::hir::{Dot, Hir, Look, Repetition};
 
 /// The most repetitions that nested counts may multiply to, as in RE2.
@@ -13,14 +13,16 @@ const REPEAT_MAX: u32 = 1000;
 const DEPTH_MAX: u32 = 100;
 
 pub(super) fn parse(pattern: &str) -> Result<Hir, String> {
-    let mut parser = Parser { rest: pattern, depth: 0 };
+    // A character for each byte.
+    let bytes: String = pattern.bytes().map(char::from).collect();
+    let mut parser = Parser { rest: &bytes, depth: 0 };
     let flags = Flags { ignore_case: false, multi_line: false, dot_is_all: false };
     let parsed = parser.alternation(flags).and_then(|part| match parser.rest {
         "" => Ok(part.hir),
         _ => Err("unmatched `)`".to_owned()),
     });
     parsed.map_err(|message| {
-        let at = pattern.len().saturating_sub(parser.rest.len());
+        let at = pattern.len().saturating_sub(parser.rest.chars().count());
         format!("{message} (at byte {at})")
     })
 }
@@ -113,9 +115,9 @@ impl<'a> Parser<'a> {
         let mut chars = text.chars();
         let last = chars.next_back();
         for char in chars {
-            branch.push(literal(char, flags)?);
+            branch.push(literal(char, flags));
         }
-        let last = last.map_or(Ok(Hir::empty()), |last| literal(last, flags))?;
+        let last = last.map_or(Hir::empty(), |last| literal(last, flags));
         Ok(Some(Part::new(last)))
     }
 
@@ -130,13 +132,13 @@ impl<'a> Parser<'a> {
         let hir = match self.next() {
             Some('(') => return self.group(flags),
             Some('[') => self.class(*flags)?,
-            Some('.') if flags.dot_is_all => Hir::dot(Dot::AnyChar),
-            Some('.') => Hir::dot(Dot::AnyCharExceptLF),
+            Some('.') if flags.dot_is_all => Hir::dot(Dot::AnyByte),
+            Some('.') => Hir::dot(Dot::AnyByteExceptLF),
             Some('^') if flags.multi_line => Hir::look(Look::StartLF),
             Some('^') => Hir::look(Look::Start),
             Some('$') if flags.multi_line => Hir::look(Look::EndLF),
             Some('$') => Hir::look(Look::End),
-            Some(char) => literal(char, *flags)?,
+            Some(char) => literal(char, *flags),
             None => Hir::empty(),
         };
         Ok(Some(Part::new(hir)))
@@ -149,7 +151,7 @@ impl<'a> Parser<'a> {
             || (self.rest.starts_with("?<") && !self.is_lookbehind() && self.eat("?<"))
         {
             let name = self.until(">").unwrap_or_default();
-            let is_of_names = |char: char| char == '_' || char.is_alphanumeric();
+            let is_of_names = |char: char| char == '_' || char.is_ascii_alphanumeric();
             if name.is_empty() || !name.chars().all(is_of_names) {
                 return Err("invalid group name".to_owned());
             }
@@ -252,7 +254,7 @@ impl<'a> Parser<'a> {
         if let Some(set) = self.perl_class(flags)? {
             return Ok(set.into_hir());
         }
-        literal(self.escaped_char()?, flags)
+        Ok(literal(self.escaped_char()?, flags))
     }
 
     /// `\d` and similar classes, which are ASCII.
@@ -262,7 +264,7 @@ impl<'a> Parser<'a> {
         {
             let negated = self.rest.starts_with(negative);
             if self.eat(positive) || self.eat(negative) {
-                return Ok(Some(Set::of(set).folded(flags.ignore_case)?.negated(negated)));
+                return Ok(Some(Set::of(set).folded(flags.ignore_case).negated(negated)));
             }
         }
         if self.rest.starts_with("\\p") || self.rest.starts_with("\\P") {
@@ -276,7 +278,7 @@ impl<'a> Parser<'a> {
         self.eat("\\");
         let bad = || "not an escape of RE2".to_owned();
         let number = |digits: &str, radix| {
-            u32::from_str_radix(digits, radix).ok().and_then(char::from_u32).ok_or_else(bad)
+            u8::from_str_radix(digits, radix).map(char::from).map_err(|_| bad())
         };
         let octal = |char: char| char.is_digit(8);
         Ok(match self.next() {
@@ -338,7 +340,7 @@ impl<'a> Parser<'a> {
                 if end < start {
                     return Err(format!("the range from {start:?} to {end:?} is empty"));
                 }
-                set.add(&Set::range(start, end).folded(flags.ignore_case)?);
+                set.add(&Set::range(start, end).folded(flags.ignore_case));
             }
         }
         self.eat("]");
@@ -362,15 +364,15 @@ impl<'a> Parser<'a> {
         let (negated, name) = name.strip_prefix('^').map_or((false, name), |name| (true, name));
         let set = Set::named(name).ok_or_else(|| format!("unknown class `{name}`"))?;
         self.rest = rest;
-        Ok(Some(set.folded(flags.ignore_case)?.negated(negated)))
+        Ok(Some(set.folded(flags.ignore_case).negated(negated)))
     }
 }
 
-fn literal(char: char, flags: Flags) -> Result<Hir, String> {
+fn literal(char: char, flags: Flags) -> Hir {
     if flags.ignore_case {
-        return Ok(Set::range(char, char).folded(true)?.into_hir());
+        return Set::range(char, char).folded(true).into_hir();
     }
-    Ok(Hir::literal(char.to_string().into_bytes()))
+    Hir::literal([byte(char)])
 }
 
 /// The bounds between braces: `2`, `2,` or `2,3`.

@@ -1,6 +1,7 @@
 //! The built filter, and Envoy's own, in a real Envoy with a real sidecar behind it.
 
 mod cel;
+mod fields;
 mod filter;
 mod filter_options;
 mod lease_faults;
@@ -10,4 +11,5 @@ mod native_usage;
 mod replies;
 mod reports;
 mod requests;
+mod twin;
 mod values;

@@ -1,0 +1,176 @@
+//! Configurations of both filters that mean the same.
+
+use super::actions::action;
+use super::dice::Dice;
+use serde_json::{Value, json};
+use std::fmt;
+use tidegate_tests::bootstrap::merge;
+
+/// One configuration, as each filter has it.
+pub(super) struct Configuration {
+    /// Where Envoy's filter finds the entries.
+    pub(super) place: Place,
+    /// Fields of Envoy's filter.
+    pub(super) native: Value,
+    /// The entries at that place.
+    pub(super) entries: Value,
+    /// Fields of the plugin configuration, with the entries.
+    pub(super) ours: Value,
+}
+
+impl fmt::Display for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Configuration { place, native, entries, .. } = self;
+        let mut options = native.clone();
+        options["rate_limits"] = json!(format!("{place:?}"));
+        write!(f, "{options}")?;
+        let mut entries = entries.as_array().into_iter().flatten();
+        entries.try_for_each(|entry| write!(f, "\n  {entry}"))
+    }
+}
+
+/// A place of `rate_limits` in Envoy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The filter's own list.
+    Filter,
+    /// The virtual host.
+    Host,
+    /// The route with a name.
+    Route,
+}
+
+/// The name of that route.
+pub(super) const ROUTE: &str = "named";
+
+/// The header that entries may take their hits from.
+pub(super) const COST: &str = "x-cost";
+
+/// The key of the entry that names an entry of `rate_limits`.
+pub(super) const TAG: &str = "entry";
+
+/// Fields of the filter: of Envoy's and of ours.
+type Both = [Value; 2];
+
+/// One arm for each option that both filters have.
+const OPTIONS: [fn(&mut Dice) -> Both; 9] = [
+    |_| same(json!({})),
+    |_| same(json!({})),
+    |dice| same(json!({"request_type": dice.pick(&["internal", "external", "both"])})),
+    |dice| same(json!({"filter_enabled": share(dice.pick(&[0, 100, 100]))})),
+    |dice| same(json!({"filter_enforced": share(dice.pick(&[0, 100, 100]))})),
+    |dice| same(json!({"rate_limited_as_resource_exhausted": dice.one_in(2)})),
+    |dice| same(json!({"disable_x_envoy_ratelimited_header": dice.one_in(2)})),
+    response_headers_to_add,
+    |dice| {
+        let status = dice.pick(&[400, 403, 503, 511]);
+        [json!({"rate_limited_status": {"code": status}}), json!({"denied": {"status": status}})]
+    },
+];
+
+fn same(fields: Value) -> Both {
+    [fields.clone(), fields]
+}
+
+fn share(percent: u32) -> Value {
+    json!({"default_value": {"numerator": percent, "denominator": "HUNDRED"}})
+}
+
+/// The names of the headers that denials get.
+pub(super) const ADDED: [&str; 2] = ["x-added", "x-envoy-ratelimited"];
+
+fn response_headers_to_add(dice: &mut Dice) -> Both {
+    let header = |dice: &mut Dice| {
+        let value = dice.pick(&["", "one", "100%% two"]);
+        let action =
+            dice.pick(&["APPEND_IF_EXISTS_OR_ADD", "ADD_IF_ABSENT", "OVERWRITE_IF_EXISTS_OR_ADD"]);
+        json!({
+            "header": {"key": dice.pick(&ADDED), "value": value},
+            "append_action": action,
+            "keep_empty_value": dice.one_in(2),
+        })
+    };
+    same(json!({"response_headers_to_add": dice.some(1, 3, header)}))
+}
+
+impl Configuration {
+    pub(super) fn new(dice: &mut Dice) -> Configuration {
+        let place = dice.pick(&[Place::Filter, Place::Filter, Place::Host, Place::Route]);
+        let (mut native, mut ours) = (json!({}), json!({}));
+        for [theirs, own] in dice.some(1, 3, |dice| dice.make(&OPTIONS)) {
+            merge(&mut native, &theirs);
+            merge(&mut ours, &own);
+        }
+        // Envoy refuses stages in the filter's own list.
+        let stages = if place == Place::Filter { &[None][..] } else { &[None, Some(0), Some(1)] };
+        let stage: Option<u32> = dice.pick(stages);
+        if let Some(stage) = stage {
+            merge(&mut native, &json!({"stage": stage}));
+            merge(&mut ours, &json!({"stage": stage}));
+        }
+        let count = 1 + dice.below(4);
+        let mut entries: Vec<Value> = (0..count).map(|index| entry(dice, index, place)).collect();
+        if let Some(stage) = stage {
+            // The filter refuses a list without an entry of its stage.
+            entries[0]["stage"] = json!(stage);
+        }
+        let mut own = entries.clone();
+        match place {
+            Place::Filter => native["rate_limits"] = json!(entries),
+            Place::Host => {}
+            Place::Route => own.iter_mut().for_each(|entry| entry["routes"] = json!([ROUTE])),
+        }
+        ours["rate_limits"] = json!(own);
+        Configuration { place, native, entries: json!(entries), ours }
+    }
+}
+
+fn entry(dice: &mut Dice, index: usize, place: Place) -> Value {
+    let mut of = json!({});
+    // Envoy's filter honours it only in its own list ("`hits_addend` in a route").
+    if place == Place::Filter && dice.one_in(3) {
+        of["hits_addend"] = hits_addend(dice);
+    }
+    if place != Place::Filter && index > 0 && dice.one_in(3) {
+        of["stage"] = json!(dice.below(3));
+    }
+    if place != Place::Filter && dice.one_in(6) {
+        of["disable_key"] = json!(dice.pick(&["", "key"]));
+    }
+    if dice.one_in(4) {
+        of["limit"] = limit(dice);
+    }
+    let mut actions = dice.some(1, 4, |dice| action(dice, place));
+    // So that a descriptor that only one filter makes tells its entry.
+    if !of["hits_addend"]["format"].is_null() || dice.one_in(2) {
+        let tag = json!({"descriptor_key": TAG, "descriptor_value": index.to_string()});
+        actions.insert(0, json!({"generic_key": tag}));
+    }
+    of["actions"] = json!(actions);
+    of
+}
+
+fn hits_addend(dice: &mut Dice) -> Value {
+    match dice.below(2) {
+        0 => json!({"number": dice.pick(&[0, 1, 5, 1_000_000_000])}),
+        _ => json!({"format": dice.pick(&[
+            format!("%REQ({COST})%"),
+            format!("%REQ(x-none?{COST})%"),
+            "%DYNAMIC_METADATA(dyn:seven)%".to_owned(),
+        ])}),
+    }
+}
+
+/// A limit of its own, fixed or from dynamic metadata; the last two are ignored.
+fn limit(dice: &mut Dice) -> Value {
+    let metadata = |key: &str| {
+        let key = json!({"key": "dyn", "path": [{"key": key}]});
+        json!({"dynamic_metadata": {"metadata_key": key}})
+    };
+    match dice.below(4) {
+        0 => json!({"rate_limit": {"requests_per_unit": 7, "unit": "DAY"}}),
+        1 => metadata("limit"),
+        2 => metadata("no_limit"),
+        _ => metadata("none"),
+    }
+}

@@ -1,0 +1,74 @@
+//! The documented differences between the filters (docs/reference/filter.md, "Differences to Envoy's
+//! own filter"), as far as generated cases have them. Anything else is a defect.
+
+use super::configuration::{COST, Configuration, TAG};
+use super::recorder::Descriptor;
+use super::requests::Request;
+use serde_json::Value;
+use std::io::Write;
+use tidegate_core::fingerprint;
+
+/// "Long values, and bytes that are not UTF-8": shortened, replaced.
+fn value_of_ours(value: &[u8]) -> Vec<u8> {
+    if value.len() <= 1024 {
+        return String::from_utf8_lossy(value).into_owned().into_bytes();
+    }
+    let mut short = String::from_utf8_lossy(&value[..64]).into_owned().into_bytes();
+    write!(short, "~{:032x}", fingerprint(value)).expect("a vector takes all");
+    short
+}
+
+/// The descriptors of our filter where Envoy's has these. "A descriptor without entries" is not made.
+pub(super) fn all_of_ours(native: &[Descriptor]) -> Vec<Descriptor> {
+    let has_entries = |descriptor: &&Descriptor| !descriptor.entries.is_empty();
+    native.iter().filter(has_entries).map(of_ours).collect()
+}
+
+/// The descriptor of our filter where Envoy's has this one.
+pub(super) fn of_ours(native: &Descriptor) -> Descriptor {
+    let entry = |(key, value): &(String, Vec<u8>)| {
+        let value = value_of_ours(value);
+        match key.as_str() {
+            "remote_address" | "masked_remote_address" => (key.clone(), without_zone(&value)),
+            _ => (key.clone(), value),
+        }
+    };
+    Descriptor { entries: native.entries.iter().map(entry).collect(), ..native.clone() }
+}
+
+/// "The zone of an IPv6 address": left out.
+fn without_zone(value: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(value);
+    let Some((address, rest)) = text.split_once('%') else { return value.to_vec() };
+    format!("{address}{}", rest.trim_start_matches(|char: char| char.is_ascii_digit())).into()
+}
+
+/// "A denial that `filter_enforced` excludes": Envoy marks the response.
+pub(super) fn reply_of_ours(native: &str, configuration: &Configuration) -> String {
+    let is_enforced = configuration.ours["filter_enforced"]["default_value"]["numerator"] != 0;
+    if is_enforced { native.to_owned() } else { native.replace(" x-envoy-ratelimited: true", "") }
+}
+
+/// "`hits_addend` from a missing value or one that is not a number", "with a fraction, or above the
+/// maximum": whether Envoy drops the descriptor of an entry, or rounds its hits down.
+fn has_other_hits(request: &Request) -> bool {
+    let value = request.headers.iter().find(|(name, _)| *name == COST).map(|(_, value)| value);
+    let number = value.and_then(|value| std::str::from_utf8(value).ok()?.parse::<u64>().ok());
+    number.is_none_or(|number| number > 1_000_000_000)
+}
+
+/// Removes the descriptors whose hits differ as documented.
+pub(super) fn without_other_hits(
+    descriptors: &[Descriptor],
+    entries: &Value,
+    request: &Request,
+) -> Vec<Descriptor> {
+    let is_other = |descriptor: &&Descriptor| {
+        let tag = descriptor.entries.first().filter(|(key, _)| key == TAG);
+        let index = tag.and_then(|(_, index)| std::str::from_utf8(index).ok()?.parse().ok());
+        let entry = index.map(|index: usize| &entries[index]);
+        let format = entry.and_then(|entry| entry["hits_addend"]["format"].as_str());
+        format.is_some_and(|format| format.contains(COST)) && has_other_hits(request)
+    };
+    descriptors.iter().filter(|descriptor| !is_other(descriptor)).cloned().collect()
+}

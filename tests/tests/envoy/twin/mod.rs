@@ -1,0 +1,181 @@
+//! Envoy's own rate limit filter and ours on the same generated configurations and requests: the same
+//! descriptors, hits and replies.
+//!
+//! Both are in one Envoy and ask one service, which records their descriptors. What may differ is in
+//! `differences`. A seed picks everything; a failure prints it. `TIDEGATE_TWIN_SEED` and
+//! `TIDEGATE_TWIN_CASES` (configurations) run others.
+
+mod actions;
+mod configuration;
+mod dice;
+mod differences;
+mod matchers;
+mod pools;
+mod recorder;
+mod requests;
+mod stack;
+
+use anyhow::{Context, ensure};
+use configuration::{ADDED, Configuration};
+use dice::Dice;
+use differences::{all_of_ours, reply_of_ours, without_other_hits};
+use recorder::{Descriptor, Recorder};
+use requests::Request;
+use stack::{FILTERS, Stack, domain};
+use std::net::SocketAddr;
+use tidegate_tests::client::{Client, Reply};
+
+/// Configurations, each with [`REQUESTS`]. A hundred take 10 s of processor time.
+const CASES: u64 = 100;
+const REQUESTS: usize = 50;
+/// Configurations of one Envoy.
+const BATCH: usize = 100;
+
+fn variable(name: &str, default: u64) -> anyhow::Result<u64> {
+    match std::env::var(name) {
+        Ok(value) => value.parse().with_context(|| format!("{name}={value} is no number")),
+        Err(_) => Ok(default),
+    }
+}
+
+/// What a filter did with a request.
+#[derive(Debug, PartialEq, Eq)]
+struct Done {
+    /// The status, and the headers that filters may set.
+    reply: String,
+    descriptors: Vec<Descriptor>,
+}
+
+fn shown(reply: &Reply) -> String {
+    let mut shown = reply.status.as_str().to_owned();
+    for name in ADDED.iter().chain(&["grpc-status", "grpc-message"]) {
+        for value in reply.headers.get_all(*name) {
+            shown += &format!(" {name}: {}", value.as_bytes().escape_ascii());
+        }
+    }
+    shown + &format!(", {} bytes", reply.body.len())
+}
+
+/// A filter of a configuration, and a connection to its listener.
+struct Front {
+    domain: String,
+    address: SocketAddr,
+    client: Client,
+}
+
+impl Front {
+    async fn connect(stack: &Stack, filter: &str, index: usize) -> anyhow::Result<Front> {
+        let address = stack.address(filter, index)?;
+        Ok(Front {
+            domain: domain(filter, index),
+            address,
+            client: Client::connect(address).await?,
+        })
+    }
+
+    async fn send(&mut self, request: &Request) -> anyhow::Result<String> {
+        let headers: Vec<(&str, &[u8])> =
+            request.headers.iter().map(|(name, value)| (*name, value.as_slice())).collect();
+        let reply = self.client.send(request.method, &request.path, &headers, "").await?;
+        if reply.header("connection") == Some("close") {
+            self.client = Client::connect(self.address).await?;
+        }
+        Ok(shown(&reply))
+    }
+}
+
+/// A configuration of a batch.
+struct Case<'a> {
+    configuration: &'a Configuration,
+    recorder: &'a Recorder,
+    fronts: [Front; 2],
+}
+
+impl Case<'_> {
+    async fn run(&mut self, request: &Request) -> anyhow::Result<[Done; 2]> {
+        let [native, ours] = &mut self.fronts;
+        let replies = tokio::try_join!(native.send(request), ours.send(request))?;
+        let done = |front: &Front, reply| {
+            let mut calls = self.recorder.take(&front.domain);
+            ensure!(calls.len() < 2, "{} called twice: {calls:?}", front.domain);
+            Ok(Done { reply, descriptors: calls.pop().unwrap_or_default() })
+        };
+        Ok([done(native, replies.0)?, done(ours, replies.1)?])
+    }
+
+    /// Whether it is as documented.
+    fn is_same(&self, request: &Request, [native, ours]: &[Done; 2]) -> bool {
+        let expected = all_of_ours(&native.descriptors);
+        if expected == ours.descriptors {
+            return reply_of_ours(&native.reply, self.configuration) == ours.reply;
+        }
+        let rest = |descriptors: &[Descriptor]| {
+            without_other_hits(descriptors, &self.configuration.entries, request)
+        };
+        rest(&expected) == rest(&ours.descriptors)
+    }
+}
+
+/// What the cases had, so that a generator of nothing fails.
+#[derive(Debug, Default)]
+struct Seen {
+    requests: u64,
+    /// Requests with descriptors.
+    calls: u64,
+    denied: u64,
+    /// Requests with a documented difference.
+    differing: u64,
+    wrong: Vec<String>,
+}
+
+impl Seen {
+    fn count(&mut self, [native, ours]: &[Done; 2]) {
+        self.requests += 1;
+        self.calls += u64::from(!ours.descriptors.is_empty());
+        self.denied += u64::from(ours.descriptors.iter().any(recorder::is_denied));
+        self.differing += u64::from(native.descriptors != ours.descriptors);
+    }
+
+    fn judge(&self) -> anyhow::Result<()> {
+        let shown: Vec<&str> = self.wrong.iter().take(5).map(String::as_str).collect();
+        ensure!(shown.is_empty(), "{} wrong:\n{}", self.wrong.len(), shown.join("\n\n"));
+        let Seen { requests, calls, denied, differing, .. } = self;
+        ensure!(calls * 3 > *requests && denied * 3 > *calls && differing * 3 < *calls, "{self:?}");
+        Ok(())
+    }
+}
+
+async fn batch(seed: u64, cases: &[u64], seen: &mut Seen) -> anyhow::Result<()> {
+    let mut dice: Vec<Dice> = cases.iter().map(|case| Dice::new(seed, *case)).collect();
+    let configurations: Vec<Configuration> = dice.iter_mut().map(Configuration::new).collect();
+    let stack = Stack::start(&configurations).await?;
+    for (index, (configuration, mut dice)) in configurations.iter().zip(dice).enumerate() {
+        let [native, ours] = FILTERS.map(|filter| Front::connect(&stack, filter, index));
+        let fronts = [native.await?, ours.await?];
+        let mut case = Case { configuration, recorder: &stack.recorder, fronts };
+        for _ in 0..REQUESTS {
+            let request = Request::new(&mut dice);
+            let case_of = cases[index];
+            let told = || format!("seed {seed}, case {case_of}: {configuration}\n{request}");
+            let done = case.run(&request).await.with_context(told)?;
+            seen.count(&done);
+            if !case.is_same(&request, &done) {
+                seen.wrong.push(format!("{}\n{done:#?}", told()));
+                // Others of the same configuration would tell the same.
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn generated_requests_have_the_same_descriptors_and_replies() -> anyhow::Result<()> {
+    let seed = variable("TIDEGATE_TWIN_SEED", 1)?;
+    let cases: Vec<u64> = (0..variable("TIDEGATE_TWIN_CASES", CASES)?).collect();
+    let mut seen = Seen::default();
+    for cases in cases.chunks(BATCH) {
+        batch(seed, cases, &mut seen).await?;
+    }
+    seen.judge()
+}
