@@ -15,10 +15,11 @@ mod fact_reader;
 mod tests;
 
 use crate::config::{
-    Action, Condition, Config, Encoded, Enforcement, HITS_MAX, HitsAddend, WhenAbsent,
+    Action, Condition, Config, Encoded, Enforcement, Fact, HITS_MAX, HitsAddend, WhenAbsent,
 };
 use crate::host::RequestFacts;
 use crate::matching::address::Network;
+use crate::matching::text::TextMatcher;
 use crate::matching::value::ValueTest;
 use crate::request::descriptors::Descriptors;
 use fact_reader::FactReader;
@@ -55,8 +56,20 @@ pub fn extract(
 }
 
 fn holds<F: RequestFacts>(condition: &Condition, reader: &mut FactReader<'_, F>) -> bool {
-    let value = reader.value(&condition.fact);
-    value.is_some_and(|value| condition.one_of.iter().any(|text| text.as_bytes() == value))
+    let Some(value) = reader.value(&condition.fact) else { return false };
+    condition.one_of.iter().any(|text| text.as_bytes() == value)
+        || condition.matchers.iter().any(|matcher| matches(matcher, &condition.fact, reader))
+}
+
+/// Whether a value is there and matches.
+#[cold]
+fn matches<F: RequestFacts>(
+    matcher: &TextMatcher,
+    fact: &Fact,
+    reader: &mut FactReader<'_, F>,
+) -> bool {
+    let value = if matcher.needs_text() { reader.text(fact) } else { reader.value(fact) };
+    value.is_some_and(|value| matcher.matches(value))
 }
 
 /// Appends the entry of an action, if it has one; none if the descriptor is dropped.

@@ -5,6 +5,7 @@
 
 use super::encoded::Encoded;
 use crate::matching::address::AddressMatcher;
+use crate::matching::text::TextMatcher;
 use crate::matching::value::{Sense, ValueMatcher};
 
 /// The actions of one descriptor: at most one entry each.
@@ -34,8 +35,10 @@ pub enum Enforcement {
 pub struct Condition {
     /// The fact to check.
     pub fact: Fact,
-    /// It must equal one of these.
+    /// It must equal one of these,
     pub one_of: Vec<String>,
+    /// or match one of these.
+    pub matchers: Vec<TextMatcher>,
 }
 
 /// The cost of a request.

@@ -178,6 +178,23 @@ fn of_an_entry() {
             "rate_limits[1].routes: must not be empty; leave it out for all routes",
         ),
         (r#""cart""#, r#""""#, "rate_limits[1].routes[1]: must not be empty"),
+        (
+            r#""cart""#,
+            "7",
+            "rate_limits[1].routes[1]: invalid type: integer `7`, expected a string, or an object \
+             with one test of a text",
+        ),
+        (
+            r#""cart""#,
+            r#"{"prefx": "cart"}"#,
+            "rate_limits[1].routes[1].prefx: unknown field `prefx` (did you mean `prefix`?), \
+             expected one of `exact`, `prefix`, `suffix`, `contains`, `safe_regex`, `ignore_case`",
+        ),
+        (
+            r#""cart""#,
+            r#"{"safe_regex": {"regex": ".{999}"}}"#,
+            "rate_limits[1].routes[1].safe_regex.regex: the expression compiles to 8002 states (maximum 1024 states)",
+        ),
         (r#""strict""#, r#""""#, "rate_limits[1].route_metadata.value: must not be empty"),
         (
             r#"[{"key": "tier"}]"#,
