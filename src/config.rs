@@ -19,6 +19,7 @@ mod structured;
 mod tests;
 mod tree;
 mod unsupported;
+mod virtual_hosts;
 
 pub use encoded::Encoded;
 pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selection};
@@ -26,6 +27,8 @@ pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
 pub use rate_limit::{
     Action, Condition, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit, Source, WhenAbsent,
 };
+pub use virtual_hosts::VirtualHosts;
+pub(crate) use virtual_hosts::{ByName, NOTHING, OF_OTHER_HOSTS, VirtualHost};
 
 use crate::matching::query::Parameters;
 use std::time::Duration;
@@ -55,8 +58,11 @@ pub struct Config {
     pub selection: Option<Selection>,
     /// The share of denials that are carried out. All others are only counted.
     pub filter_enforced: Fraction,
-    /// The actions that make descriptors; each entry makes at most one.
+    /// The actions that make descriptors; each entry makes at most one. Empty if there are
+    /// `virtual_hosts`.
     pub rate_limits: Vec<RateLimit>,
+    /// The same by virtual host and route.
+    pub virtual_hosts: Option<Box<VirtualHosts>>,
     /// The query parameters that the actions need.
     pub parameters: Parameters,
     /// The header with the path.

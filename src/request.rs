@@ -13,6 +13,7 @@ pub mod descriptors;
 mod fact_reader;
 #[cfg(test)]
 mod tests;
+mod virtual_hosts;
 
 use crate::config::{
     Action, Condition, Config, Encoded, Enforcement, Fact, HITS_MAX, HitsAddend, WhenAbsent,
@@ -38,18 +39,29 @@ pub fn extract(
     enforced.clear();
     shadowed.clear();
     let mut reader = FactReader::new(config, facts, enforced.take_buffer());
-    for rate_limit in &config.rate_limits {
-        if !rate_limit.conditions.iter().all(|condition| holds(condition, &mut reader)) {
-            continue;
+    let mut list = config.rate_limits.as_slice();
+    loop {
+        for rate_limit in list {
+            if !rate_limit.conditions.iter().all(|condition| holds(condition, &mut reader)) {
+                continue;
+            }
+            let descriptors = match rate_limit.enforcement {
+                Enforcement::Enforced => &mut *enforced,
+                Enforcement::Shadow => &mut *shadowed,
+            };
+            let mut actions = rate_limit.actions.iter();
+            match actions.try_for_each(|action| entry(action, &mut reader, descriptors)) {
+                Some(()) => descriptors.finish(seed, hits(&rate_limit.hits, &mut reader)),
+                None => descriptors.discard_partial(),
+            }
         }
-        let descriptors = match rate_limit.enforcement {
-            Enforcement::Enforced => &mut *enforced,
-            Enforcement::Shadow => &mut *shadowed,
-        };
-        let mut actions = rate_limit.actions.iter();
-        match actions.try_for_each(|action| entry(action, &mut reader, descriptors)) {
-            Some(()) => descriptors.finish(seed, hits(&rate_limit.hits, &mut reader)),
-            None => descriptors.discard_partial(),
+        let Some(blocks) = &config.virtual_hosts else { break };
+        match virtual_hosts::next_list(blocks, &mut reader) {
+            Some(next) => list = next,
+            None => {
+                virtual_hosts::finish(blocks, &mut reader, seed, enforced, shadowed);
+                break;
+            }
         }
     }
     enforced.put_buffer(reader.into_buffer());

@@ -1,5 +1,9 @@
 //! The encoding of a descriptor's entries: each key and each value after its length (4 bytes,
 //! little-endian), so that different lists of entries have different bytes.
+//!
+//! After the entries may stand a mark with the domain of the descriptor's calls: a length that no
+//! text has, then the domain. So descriptors of different domains differ, and every call, also one
+//! that returns tokens, has its domain with it.
 
 use tidegate_core::Entry;
 
@@ -30,7 +34,24 @@ pub(crate) fn encoded(parts: &[&str]) -> Vec<u8> {
 
 pub(crate) const LENGTH_BYTES: usize = size_of::<u32>();
 
-/// Decodes entries. Ends early at malformed bytes.
+/// Stands where a key would; no key is that long.
+const MARK: [u8; LENGTH_BYTES] = u32::MAX.to_le_bytes();
+
+/// The mark of a domain, for the end of a descriptor's entries.
+pub(crate) fn domain_mark(domain: &str) -> Encoded {
+    Encoded([&MARK, encoded(&[domain]).as_slice()].concat())
+}
+
+/// The domain in the mark after the entries, if there is one.
+pub(crate) fn domain_of(mut bytes: &[u8]) -> Option<&str> {
+    while let Some((_, rest)) = part(bytes) {
+        bytes = rest;
+    }
+    let (domain, _) = part(bytes.strip_prefix(&MARK)?)?;
+    Some(domain)
+}
+
+/// Decodes entries. Ends early at malformed bytes, and at the mark of a domain.
 pub(crate) fn entries_of(mut bytes: &[u8]) -> Vec<Entry> {
     let mut entries = Vec::new();
     while let Some((key, rest)) = part(bytes)
@@ -63,5 +84,16 @@ mod tests {
             assert!(entries_of(&changed).len() <= 2);
         }
         assert_eq!(entries_of(&bytes).len(), 2);
+    }
+
+    #[test]
+    fn a_domain_stands_after_the_entries() {
+        let bytes = encoded(&["key", "value"]);
+        assert_eq!(domain_of(&bytes), None);
+        let marked = [bytes.clone(), domain_mark("other").0].concat();
+        assert_eq!((domain_of(&marked), entries_of(&marked)), (Some("other"), entries_of(&bytes)));
+        for end in 0..marked.len() {
+            assert_eq!(domain_of(&marked[..end]), None, "{end} bytes");
+        }
     }
 }

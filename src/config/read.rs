@@ -6,15 +6,14 @@ mod filter_options;
 mod matcher;
 mod metadata;
 mod rate_limit;
+mod virtual_hosts;
 
 use super::interner::Interner;
 use super::node::Node;
 use super::tree::Tree;
 use super::unsupported::OF_THE_FILTER;
-use super::{
-    Config, ConfigError, DeniedReply, Enforcement, Fraction, HeaderStyle, RateLimit, UndecidedMode,
-};
-use checks::{items_up_to, not_empty, number_or};
+use super::{Config, ConfigError, DeniedReply, Enforcement, Fraction, HeaderStyle, UndecidedMode};
+use checks::{not_empty, number_or};
 use filter_options::{added_headers, fraction, selection, status_on_error};
 use std::time::Duration;
 
@@ -30,7 +29,7 @@ const SLOTS_MAX: u64 = 65_536;
 /// As in Envoy.
 const STAGE_MAX: u64 = 10;
 
-const FIELDS: [&str; 18] = [
+const FIELDS: [&str; 19] = [
     "domain",
     "sidecar",
     "failure_mode",
@@ -49,6 +48,7 @@ const FIELDS: [&str; 18] = [
     "rate_limited_as_resource_exhausted",
     "response_headers_to_add",
     "disable_x_envoy_ratelimited_header",
+    "virtual_hosts",
 ];
 
 pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
@@ -59,6 +59,8 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
     let sidecar = node.required("sidecar")?;
     sidecar.object("an object with `cluster`", &["cluster", "timeout_ms"], &[])?;
     let cluster = sidecar.required("cluster")?;
+    let (rate_limits, virtual_hosts) =
+        virtual_hosts::limits(&node, &mut interner, Interner::of(document))?;
     Ok(Config {
         domain,
         call_target: call_target(&cluster)?,
@@ -83,7 +85,8 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         },
         denied: denied(&node)?,
         lease_slots: lease_slots(&node.at("leases"))?,
-        rate_limits: rate_limits(&node, &mut interner, Interner::of(document))?,
+        rate_limits,
+        virtual_hosts,
         parameters: interner.parameters(),
         path: interner.header(":path"),
     })
@@ -145,32 +148,6 @@ fn lease_slots(node: &Node<'_>) -> Result<u32, ConfigError> {
 fn enforcement(node: &Node<'_>) -> Result<Enforcement, ConfigError> {
     let shadow = node.flag("shadow", false)?;
     Ok(if shadow { Enforcement::Shadow } else { Enforcement::Enforced })
-}
-
-/// The entries of the filter's stage. Those of other stages are validated, too, but requests do not
-/// pay for them.
-fn rate_limits(
-    node: &Node<'_>,
-    interner: &mut Interner,
-    mut others: Interner,
-) -> Result<Vec<RateLimit>, ConfigError> {
-    let (of_the_filter, stage) = (enforcement(node)?, stage(node)?);
-    let mut valid = Vec::new();
-    for item in &items_up_to(&node.required("rate_limits")?, tidegate_wire::DESCRIPTORS_MAX)? {
-        let is_own = self::stage(item)? == stage;
-        let mut rate_limit =
-            rate_limit::rate_limit(item, if is_own { &mut *interner } else { &mut others })?;
-        if of_the_filter == Enforcement::Shadow {
-            rate_limit.enforcement = Enforcement::Shadow;
-        }
-        if is_own {
-            valid.push(rate_limit);
-        }
-    }
-    if valid.is_empty() {
-        return Err(node.at("rate_limits").error(&format!("no entry has the stage {stage}")));
-    }
-    Ok(valid)
 }
 
 /// The stage of the filter or of an entry.

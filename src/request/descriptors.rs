@@ -96,6 +96,17 @@ impl Descriptors {
         self.start = end;
     }
 
+    /// Appends the mark of a domain to each descriptor.
+    pub(crate) fn mark_all(&mut self, mark: &[u8], seed: u64) {
+        let (unmarked, spans) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.spans));
+        self.start = 0;
+        for span in spans {
+            self.append(unmarked.get(span.start..span.end).unwrap_or_default());
+            self.append(mark);
+            self.finish(seed, span.hits);
+        }
+    }
+
     /// The number of descriptors.
     #[must_use]
     pub fn len(&self) -> usize {

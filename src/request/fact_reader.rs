@@ -4,6 +4,7 @@ use crate::config::{Config, Fact, PROPERTY_PARTS_MAX, Source};
 use crate::host::RequestFacts;
 use crate::matching::address::ip_of;
 use crate::matching::query::Found;
+use crate::request::virtual_hosts::Progress;
 use std::net::IpAddr;
 use std::ops::Range;
 
@@ -17,6 +18,8 @@ pub(crate) struct FactBuffer {
     bytes: Vec<u8>,
     /// The client's address, once it was read.
     address: Option<Option<IpAddr>>,
+    /// The progress with the lists of virtual hosts and routes.
+    progress: Progress,
 }
 
 /// A form of a value, derived at most once per request, since the value may be long.
@@ -61,6 +64,10 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
             self.buffer.bytes.shrink_to(KEPT_BYTES_MAX);
         }
         self.buffer
+    }
+
+    pub(super) fn progress(&mut self) -> &mut Progress {
+        &mut self.buffer.progress
     }
 
     /// The value of a fact.

@@ -28,7 +28,7 @@ fn of_the_document() {
              `failure_mode`, `overload_mode`, `rate_limits`, `shadow`, `headers`, `denied`, `leases`, \
              `stage`, `request_type`, `filter_enabled`, `filter_enforced`, `failure_mode_deny_percent`, \
              `status_on_error`, `rate_limited_as_resource_exhausted`, `response_headers_to_add`, \
-             `disable_x_envoy_ratelimited_header`",
+             `disable_x_envoy_ratelimited_header`, `virtual_hosts`",
         ),
         (r#""tidegate""#, r#""""#, "sidecar.cluster: must not be empty"),
         (

@@ -7,3 +7,4 @@ mod leases;
 mod native_filter;
 mod native_usage;
 mod requests;
+mod routes;
