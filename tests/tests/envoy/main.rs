@@ -8,3 +8,4 @@ mod native_filter;
 mod native_usage;
 mod requests;
 mod routes;
+mod translate;

@@ -104,15 +104,45 @@ fn for_us(blocks: &[Value]) -> Value {
     blocks.iter().map(host).collect()
 }
 
+/// A route configuration, the filters' own list, and requests with the limits that they meet.
+pub(crate) struct Scene {
+    blocks: Vec<Value>,
+    own: Value,
+    requests: Vec<(&'static str, &'static str, &'static [&'static str])>,
+}
+
 struct Both {
     native: Envoy,
     ours: Envoy,
     _parts: (Sidecar, Upstream, TempDir),
 }
 
+impl Scene {
+    /// That both filters meet the limits. `plugin` makes our configuration of Envoy's bootstrap.
+    pub(crate) async fn check(
+        &self,
+        plugin: impl AsyncFnOnce(&Path) -> anyhow::Result<Value>,
+    ) -> anyhow::Result<()> {
+        let both = Both::start(self, plugin).await?;
+        for (host, path, expected) in &self.requests {
+            both.check(host, path, expected).await?;
+        }
+        Ok(())
+    }
+
+    fn by_hand(&self) -> Value {
+        let mut plugin = plugin();
+        let lists = json!({"rate_limits": self.own, "virtual_hosts": for_us(&self.blocks)});
+        merge(&mut plugin, &lists);
+        plugin
+    }
+}
+
 impl Both {
-    /// `rate_limits` are the filters' own.
-    async fn start(blocks: &[Value], rate_limits: &Value) -> anyhow::Result<Both> {
+    async fn start(
+        scene: &Scene,
+        plugin: impl AsyncFnOnce(&Path) -> anyhow::Result<Value>,
+    ) -> anyhow::Result<Both> {
         let dir = TempDir::new()?;
         let limits_dir = dir.path().join("limits");
         limits(&limits_dir)?;
@@ -120,7 +150,7 @@ impl Both {
         let flags = ["--capacity", "1000", "--response-headers", "ietf"];
         let sidecar = Sidecar::start_with(dir.path(), &limits_dir, &flags).await?;
         let socket = Sidecar::socket(dir.path());
-        let hosts = for_envoy(blocks);
+        let hosts = for_envoy(&scene.blocks);
         let start = async |name: &str, filter: Filter<'_>| {
             let mut config = bootstrap(&Setup::new(filter, &socket, upstream.address))?;
             let at =
@@ -131,11 +161,10 @@ impl Both {
             std::fs::create_dir(&own)?;
             start_envoy(&config.to_string(), &own, 1).await
         };
-        let filter = json!({"rate_limits": rate_limits});
+        let filter = json!({"rate_limits": scene.own});
         let native = Filter::NativeWith { domain: "test", filter: &filter, host: &json!({}) };
         let native = start("native", native).await?;
-        let mut plugin = plugin();
-        merge(&mut plugin, &json!({"rate_limits": rate_limits, "virtual_hosts": for_us(blocks)}));
+        let plugin = plugin(&dir.path().join("native/envoy.yaml")).await?;
         let ours = start("ours", Filter::Tidegate(&plugin.to_string())).await?;
         Ok(Both { native, ours, _parts: (sidecar, upstream, dir) })
     }
@@ -159,8 +188,8 @@ impl Both {
     }
 }
 
-#[tokio::test]
-async fn lists_of_routes_and_virtual_hosts_go_together_as_in_envoy() -> anyhow::Result<()> {
+/// All that the lists of routes and virtual hosts can be.
+pub(crate) fn lists() -> Scene {
     let route_list = json!({"rate_limits": [entry("route")]});
     let with = |mut fields: Value, more: Value| {
         merge(&mut fields, &more);
@@ -227,8 +256,7 @@ async fn lists_of_routes_and_virtual_hosts_go_together_as_in_envoy() -> anyhow::
             &[route("own", &per_route(json!({}))), route("", &route_list)],
         ),
     ];
-    let both = Both::start(&blocks, &json!([])).await?;
-    for (host, path, expected) in [
+    let requests = vec![
         ("a", "/plain", &["route"] as &[&str]),
         ("a", "/empty", &["host", "more"]),
         ("a", "/override", &["route"]),
@@ -253,14 +281,12 @@ async fn lists_of_routes_and_virtual_hosts_go_together_as_in_envoy() -> anyhow::
         ("e", "/own", &["a"]),
         ("e", "/", &["b-other"]),
         ("no-host", "/", &[]),
-    ] {
-        both.check(host, path, expected).await?;
-    }
-    Ok(())
+    ];
+    Scene { blocks: blocks.into(), own: json!([]), requests }
 }
 
-#[tokio::test]
-async fn the_filters_own_list_replaces_others_as_in_envoy() -> anyhow::Result<()> {
+/// Beside a list of the filter's own.
+pub(crate) fn lists_beside_the_filters_own() -> Scene {
     let per_route = |fields: Value| json!({"per_route": fields});
     let replacing = per_route(json!({"rate_limits": [entry("replacing")]}));
     let mut to_no_host = route("no-hosts", &json!({}));
@@ -280,8 +306,7 @@ async fn the_filters_own_list_replaces_others_as_in_envoy() -> anyhow::Result<()
         host("b", &replacing, &[route("own", &per_route(json!({}))), route("", &json!({}))]),
         host("c", &json!({}), &[route("", &json!({}))]),
     ];
-    let both = Both::start(&blocks, &json!([entry("filter")])).await?;
-    for (host, path, expected) in [
+    let requests = vec![
         ("a", "/replaced", &["replacing"] as &[&str]),
         ("a", "/domain", &["filter-other"]),
         ("a", "/no-hosts", &["filter"]),
@@ -291,8 +316,18 @@ async fn the_filters_own_list_replaces_others_as_in_envoy() -> anyhow::Result<()
         ("b", "/", &["replacing"]),
         ("c", "/", &["filter"]),
         ("d", "/", &[]),
-    ] {
-        both.check(host, path, expected).await?;
-    }
-    Ok(())
+    ];
+    Scene { blocks: blocks.into(), own: json!([entry("filter")]), requests }
+}
+
+#[tokio::test]
+async fn lists_of_routes_and_virtual_hosts_go_together_as_in_envoy() -> anyhow::Result<()> {
+    let scene = lists();
+    scene.check(async |_| Ok(scene.by_hand())).await
+}
+
+#[tokio::test]
+async fn the_filters_own_list_replaces_others_as_in_envoy() -> anyhow::Result<()> {
+    let scene = lists_beside_the_filters_own();
+    scene.check(async |_| Ok(scene.by_hand())).await
 }
