@@ -22,6 +22,9 @@ use serde_json::Value;
 use std::process::ExitCode;
 use tidegate::config::Config;
 
+/// The most filters that a message lists.
+const FILTERS_MAX: usize = 8;
+
 pub(crate) fn run(options: &TranslateOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
     let files = input::read(&options.files)?;
     let (config, report) = match translate(options, &files) {
@@ -83,6 +86,10 @@ fn chosen<'f, 'a>(
         let is_meant = name.is_none_or(|name| filter.name.unwrap_or(find::FILTER_NAME) == name);
         if is_meant && !different.iter().any(|other| other.is_same(filter)) {
             different.push(filter);
+        }
+        // More need not be compared for the message.
+        if different.len() >= FILTERS_MAX {
+            break;
         }
     }
     match (different.as_slice(), name) {

@@ -6,6 +6,7 @@ use super::find::{Found, Host, PER_ROUTE, ROUTE_FILTER_CONFIG, for_filter, is_ty
 use super::input::{At, field_name};
 use super::report::Report;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use tidegate_limits::suggestion;
 
 /// The fields of `RateLimitPerRoute`.
@@ -19,8 +20,14 @@ pub(super) fn translate(
     config: &mut Value,
     report: &mut Report,
 ) {
-    let mut hosts =
-        Hosts { filter, own_is_there: own.is_there, report, any: json!({}), named: Vec::new() };
+    let mut hosts = Hosts {
+        filter,
+        own_is_there: own.is_there,
+        report,
+        any: json!({}),
+        named: Vec::new(),
+        by_name: HashMap::new(),
+    };
     for host in &found.hosts {
         hosts.host(host);
     }
@@ -30,7 +37,7 @@ pub(super) fn translate(
     }
     let is_plain =
         named.is_empty() && any.get("routes").is_none() && any.get("per_route").is_none();
-    let mut blocks: Vec<Value> = named.into_iter().map(|(_, block)| block).collect();
+    let mut blocks = named;
     match any.get("rate_limits") {
         // For all virtual hosts: as good as the filter's own.
         Some(list) if is_plain => config["rate_limits"] = list.clone(),
@@ -61,7 +68,9 @@ struct Hosts<'r> {
     report: &'r mut Report,
     /// The block of all virtual hosts.
     any: Value,
-    named: Vec<(String, Value)>,
+    named: Vec<Value>,
+    /// The indexes of those in `named`.
+    by_name: HashMap<String, usize>,
 }
 
 impl Hosts<'_> {
@@ -93,9 +102,12 @@ impl Hosts<'_> {
             None => merge(&mut self.any, block),
             Some(name) => {
                 block["name"] = name.into();
-                match self.named.iter().find(|(known, _)| known == name) {
-                    None => self.named.push((name.to_owned(), block)),
-                    Some((_, known)) if *known == block => {}
+                match self.by_name.get(name).and_then(|index| self.named.get(*index)) {
+                    None => {
+                        self.by_name.insert(name.to_owned(), self.named.len());
+                        self.named.push(block);
+                    }
+                    Some(known) if *known == block => {}
                     Some(_) => self.report.missing(
                         &host.at,
                         &path,
@@ -110,6 +122,7 @@ impl Hosts<'_> {
     /// The blocks of the routes that need one.
     fn routes(&mut self, host: &Host<'_>, above: Option<&PerRoute>, path: &str) -> Vec<Value> {
         let mut by_name: Vec<(&str, Vec<(Value, At<'_>)>)> = Vec::new();
+        let mut places = HashMap::new();
         for route in &host.routes {
             // Envoy's own filter does not limit what Envoy answers.
             if ["redirect", "direct_response", "non_forwarding_action"]
@@ -124,7 +137,8 @@ impl Hosts<'_> {
                 name => format!("{path}route {name}: "),
             };
             let block = self.route(*route, above, &path);
-            match by_name.iter_mut().find(|(known, _)| *known == name) {
+            let place = *places.entry(name).or_insert(by_name.len());
+            match by_name.get_mut(place) {
                 Some((_, blocks)) => blocks.push((block, *route)),
                 None => by_name.push((name, vec![(block, *route)])),
             }

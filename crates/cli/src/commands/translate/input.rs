@@ -3,6 +3,7 @@
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use tidegate_limits::Position;
@@ -192,9 +193,10 @@ impl<'a> At<'a> {
     /// A field that is there in both spellings.
     pub(super) fn twice(&self) -> Option<(String, At<'a>)> {
         let fields = self.fields();
-        for (index, (name, at)) in fields.iter().enumerate() {
+        let mut names = HashSet::new();
+        for (name, at) in &fields {
             let name = field_name(name);
-            if fields[..index].iter().any(|(other, _)| field_name(other) == name) {
+            if !names.insert(name.clone()) {
                 return Some((name, *at));
             }
         }

@@ -1,12 +1,15 @@
 //! What has no equivalent, and what a reader should know: each with its place.
 
 use super::input::At;
+use std::collections::HashSet;
 use std::fmt;
 use tidegate_limits::describe::count;
 
 #[derive(Debug, Default)]
 pub(super) struct Report {
     findings: Vec<Finding>,
+    /// The same as text: the list of a virtual host may be read for several routes.
+    lines: HashSet<String>,
     is_failed: bool,
 }
 
@@ -39,8 +42,7 @@ impl Report {
     fn add(&mut self, at: &At<'_>, path: &str, message: String, kind: Kind) {
         let path = path.trim_end_matches(": ").to_owned();
         let finding = Finding { place: at.place(), path, message, kind };
-        // The list of a virtual host may be read for several routes.
-        if !self.findings.iter().any(|known| known.to_string() == finding.to_string()) {
+        if self.lines.insert(finding.to_string()) {
             self.findings.push(finding);
         }
     }

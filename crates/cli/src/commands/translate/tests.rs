@@ -2,6 +2,7 @@
 
 use super::input::File;
 use super::*;
+use proptest::prelude::*;
 use serde_json::json;
 
 fn options() -> TranslateOptions {
@@ -67,7 +68,7 @@ fn base() -> Value {
     json!({"domain": "shop", "sidecar": {"cluster": "tidegate"}, "headers": "off", "denied": {"body": ""}})
 }
 
-fn with(fields: Value) -> Value {
+fn with(fields: &Value) -> Value {
     let mut config = base();
     config.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     config
@@ -115,7 +116,7 @@ fn every_option_of_the_filter() {
 /// `typed_config` alone, JSON with names in camel case, and deep in a bootstrap.
 #[test]
 fn the_filter_is_found_wherever_it_stands() {
-    let own = with(json!({"rate_limits": [entry("a")], "failure_mode": "allow"}));
+    let own = with(&json!({"rate_limits": [entry("a")], "failure_mode": "allow"}));
     let document: String = filter(&format!("failure_mode_deny: false\nrate_limits: [ {ENTRY} ]"));
     check(&document, &own);
     let alone: Vec<&str> =
@@ -184,7 +185,7 @@ fn virtual_hosts_and_routes_keep_their_lists() {
         {"name": "own", "per_route": {"vh_rate_limits": "IGNORE", "domain": "other", "rate_limits": list}},
         {"name": "", "rate_limits": list},
     ]});
-    check(&with_hosts(&hosts), &with(json!({"virtual_hosts": [host]})));
+    check(&with_hosts(&hosts), &with(&json!({"virtual_hosts": [host]})));
 }
 
 #[test]
@@ -201,7 +202,7 @@ fn a_filter_that_is_switched_off_limits_nothing() {
         {"name": "v", "rate_limits": [entry("a")], "routes": [
             {"name": "r", "per_route": {"vh_rate_limits": "IGNORE"}}]},
     ]});
-    check(&with_hosts(&hosts), &with(expected));
+    check(&with_hosts(&hosts), &with(&expected));
 }
 
 #[test]
@@ -284,10 +285,10 @@ fn options_without_an_equivalent_are_named_with_their_place() {
     for (field, words) in rows {
         check_findings(&filter(&format!("{field}\nrate_limits: [ {ENTRY} ]")), &[words]);
     }
-    let notes = filter(&format!(
-        "filter_enabled: {{ default_value: {{ numerator: 5 }}, runtime_key: a }}\n\
-         rate_limits: [ {{ disable_key: b, actions: [ {{ remote_address: {{}} }} ] }} ]"
-    ));
+    let notes = filter(
+        "filter_enabled: { default_value: { numerator: 5 }, runtime_key: a }\n\
+         rate_limits: [ { disable_key: b, actions: [ { remote_address: {} } ] } ]",
+    );
     check_findings(
         &notes,
         &["note: filter_enabled.runtime_key: has no effect", "note: rate_limits[0].disable_key"],
@@ -467,4 +468,101 @@ fn input_that_cannot_be_translated() {
         )),
         &["`descriptor_value` is there in both spellings"],
     );
+}
+
+/// The JSON pointers of all values in a document.
+fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
+    all.push(at.to_owned());
+    let below: Vec<(String, &Value)> = match value {
+        Value::Array(items) => {
+            items.iter().enumerate().map(|(index, item)| (index.to_string(), item)).collect()
+        }
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, field)| (name.replace('~', "~0").replace('/', "~1"), field))
+            .collect(),
+        _ => Vec::new(),
+    };
+    below.into_iter().for_each(|(step, value)| pointers(value, &format!("{at}/{step}"), all));
+}
+
+/// A filter with virtual hosts and routes of all kinds.
+fn everything() -> Value {
+    let list = json!([entry("a"), {"stage": 1, "hits_addend": {"number": 2}, "actions": [{"remote_address": {}}]}]);
+    let per_route = json!({"envoy.filters.http.ratelimit": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute",
+        "vh_rate_limits": "INCLUDE", "rate_limits": list, "domain": "o"}});
+    let routes = json!([
+        {"name": "a", "match": {}, "route": {"cluster": "c", "rate_limits": list, "include_vh_rate_limits": true}},
+        {"name": "b", "match": {}, "route": {"cluster": "c"}, "typed_per_filter_config": per_route},
+        {"match": {}, "route": {"weighted_clusters": {"clusters": [{"typed_per_filter_config": per_route}]}}},
+        {"match": {}, "redirect": {}},
+    ]);
+    json!([
+        {"name": "envoy.filters.http.ratelimit", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
+            "domain": "d", "timeout": "1s", "stage": 0, "failure_mode_deny": true,
+            "rate_limited_status": {"code": 420}, "filter_enabled": {"default_value": {"numerator": 1}},
+            "rate_limit_service": {"grpc_service": {"envoy_grpc": {"cluster_name": "c"}}}}},
+        {"virtual_hosts": [
+            {"name": "v", "domains": ["*"], "rate_limits": list, "typed_per_filter_config": per_route, "routes": routes},
+            {"name": "w", "domains": ["w"], "rate_limits": list, "routes": routes}]},
+        {"applyTo": "VIRTUAL_HOST", "match": {"routeConfiguration": {"vhost": {"name": ""}}},
+            "patch": {"value": {"rate_limits": list}}},
+    ])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is wrong in a document: the filter accepts what is printed, or there is a message instead.
+    #[test]
+    fn what_is_printed_is_accepted(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), 0..9_usize), 1..5),
+    ) {
+        let mut document = everything();
+        for (place, kind) in changes {
+            let mut all = Vec::new();
+            pointers(&document, "", &mut all);
+            let values = [
+                json!(null), json!(7), json!(-1), json!(true), json!("x"), json!(""), json!([]), json!({}),
+                json!([{"actions": [{"extension": {"a": 1}}]}]),
+            ];
+            if let Some(value) = document.pointer_mut(place.get(&all).as_str()) {
+                *value = values[kind].clone();
+            }
+        }
+        let files = [File::of("f", &document.to_string()).unwrap()];
+        if let Ok((config, report)) = translate(&options(), &files) {
+            match config {
+                Ok(config) => prop_assert!(Config::from_envoy(config.to_string().as_bytes()).is_ok()),
+                Err(message) => prop_assert!(!message.is_empty() && !report.is_complete()),
+            }
+        }
+    }
+}
+
+/// Thousands of virtual hosts, routes, filters and findings take no time that grows with their square.
+#[test]
+fn large_inputs_take_time_in_proportion() {
+    let route = |n: usize| {
+        format!(
+            "{{ name: r{n}, match: {{}}, route: {{ cluster: c, rate_limits: [ {{ actions: [ {{ x: {{}} }} ] }} ] }} }}"
+        )
+    };
+    let routes: Vec<String> = (0..4_000).map(route).collect();
+    let host = |n: usize| format!("- {{ name: h{n}, domains: [a], rate_limits: [ {ENTRY} ] }}\n");
+    let hosts: String = (0..4_000).map(host).collect();
+    let text = with_hosts(&format!(
+        "{hosts}- {{ name: v, domains: [b], routes: [ {} ] }}",
+        routes.join(", ")
+    ));
+    let files = [File::of("f", &text).unwrap()];
+    let (config, report) = translate(&options(), &files).unwrap();
+    assert!(config.unwrap_err().contains("too many"));
+    assert_eq!(report.findings().len(), 4_000);
+    let filters =
+        (0..4_000).map(|n| FILTER.replace("shop", &format!("d{n}")).replace('\n', "\n  "));
+    let filters: String = filters.map(|filter| format!("- {}\n", filter.trim_end())).collect();
+    refused(&filters, "several rate limit filters");
 }
