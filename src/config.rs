@@ -10,11 +10,13 @@
 mod document;
 pub(crate) mod encoded;
 mod filter_options;
+pub(crate) mod format;
 mod interner;
 mod node;
 mod rate_limit;
-mod read;
-mod structured;
+pub(crate) mod read;
+mod reports;
+pub(crate) mod structured;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -23,10 +25,13 @@ mod virtual_hosts;
 
 pub use encoded::Encoded;
 pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selection};
+pub use format::{Command, Format, Piece, Show};
 pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
 pub use rate_limit::{
-    Action, Condition, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit, Source, WhenAbsent,
+    Action, Claim, Condition, Enforcement, Fact, Formatted, HITS_MAX, HitsAddend, LimitSource,
+    RateLimit, Source, WhenAbsent,
 };
+pub use reports::{FilterState, Reports};
 pub use virtual_hosts::VirtualHosts;
 pub(crate) use virtual_hosts::{ByName, NOTHING, OF_OTHER_HOSTS, VirtualHost};
 
@@ -71,6 +76,8 @@ pub struct Config {
     pub headers: HeaderStyle,
     /// The reply to a denied request.
     pub denied: DeniedReply,
+    /// Reports beside the decision.
+    pub reports: Reports,
     /// The size of the table of leases that all workers of an Envoy process share, in slots for a few
     /// leases each; 0 disables leases, so that every request needs a call.
     pub lease_slots: u32,

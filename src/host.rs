@@ -18,6 +18,9 @@ use std::time::Duration;
 use tidegate_core::Timestamp;
 pub use tidegate_wire::headers::Header;
 
+/// A header whose name is not one of the filter's own.
+pub type NamedHeader = (String, String);
+
 /// Envoy's id of a request. Never reused in the life of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u32);
@@ -69,7 +72,7 @@ pub struct Reply {
     /// Headers besides those that Envoy adds.
     pub headers: Vec<Header>,
     /// Configured headers besides those.
-    pub added: Vec<(String, String)>,
+    pub added: Vec<NamedHeader>,
     /// The body.
     pub body: String,
     /// The status for a gRPC client; without one it follows from `status`.
@@ -120,6 +123,12 @@ pub trait Host {
     fn reply(&self, stream: StreamId, reply: &Reply);
     /// Adds headers to the current response.
     fn add_response_headers(&self, headers: &[Header]);
+    /// Adds headers of the service's choice to the current response.
+    fn append_response_headers(&self, headers: &[NamedHeader]);
+    /// Adds headers of the service's choice to a paused request.
+    fn append_request_headers(&self, stream: StreamId, headers: &[NamedHeader]);
+    /// Sets `wasm.<name>` in the filter state of a request, which access logs can show.
+    fn set_filter_state(&self, stream: StreamId, name: &str, value: &str);
     /// Defines one of Envoy's metrics, or finds it.
     fn define_metric(&self, kind: MetricKind, name: &str) -> Option<u32>;
     /// Adds to a counter (more than 0) or to a gauge.
@@ -134,6 +143,10 @@ pub trait RequestFacts {
     /// The first value of a header. Only the first, as in Envoy's own `request_headers` action, so
     /// that a client cannot change its key by repeating the header.
     fn header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T>;
+    /// The first value of a header of the response; none before it has arrived.
+    fn response_header<T>(&self, _name: &str, _read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        None
+    }
     /// One of Envoy's properties, such as `source.address`: `ip:port`, after Envoy has evaluated
     /// `x-forwarded-for`.
     fn property<T>(&self, path: &[&str], read: impl FnOnce(&[u8]) -> T) -> Option<T>;

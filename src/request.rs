@@ -9,14 +9,18 @@
 //! first action needs it, and values go straight into the buffer. Refuses to know leases or the
 //! sidecar.
 
+mod claims;
 pub mod descriptors;
 mod fact_reader;
+mod formats;
+mod limits;
 #[cfg(test)]
 mod tests;
 mod virtual_hosts;
 
 use crate::config::{
-    Action, Condition, Config, Encoded, Enforcement, Fact, HITS_MAX, HitsAddend, WhenAbsent,
+    Action, Claim, Condition, Config, Encoded, Enforcement, Fact, Formatted, HITS_MAX, HitsAddend,
+    WhenAbsent,
 };
 use crate::host::RequestFacts;
 use crate::matching::address::Network;
@@ -24,6 +28,7 @@ use crate::matching::text::TextMatcher;
 use crate::matching::value::ValueTest;
 use crate::request::descriptors::Descriptors;
 use fact_reader::FactReader;
+use formats::{append_format, cost_of};
 use std::io::Write;
 use tidegate_core::fingerprint;
 
@@ -123,6 +128,51 @@ fn entry<F: RequestFacts>(
             });
             sense.of(matched).then(|| descriptors.append(&entry.0))?;
         }
+        Action::Formatted(formatted) => return formatted_entry(formatted, reader, descriptors),
+        Action::Claim(claim) => return claim_entry(claim, reader, descriptors),
+        Action::Limit(source) => limits::append_override(source, reader, descriptors),
+    }
+    Some(())
+}
+
+/// Appends an entry with a format as its value.
+#[cold]
+#[inline(never)]
+fn formatted_entry<F: RequestFacts>(
+    formatted: &Formatted,
+    reader: &mut FactReader<'_, F>,
+    descriptors: &mut Descriptors,
+) -> Option<()> {
+    let start = descriptors.bytes();
+    descriptors.append(&formatted.key.0);
+    let mut has_value = false;
+    descriptors.value(|bytes| has_value = append_format(&formatted.format, reader, bytes));
+    if !has_value {
+        descriptors.truncate(start);
+        descriptors.append(&formatted.default.as_ref()?.0);
+    }
+    Some(())
+}
+
+/// Appends an entry with a claim as its value.
+#[cold]
+#[inline(never)]
+fn claim_entry<F: RequestFacts>(
+    claim: &Claim,
+    reader: &mut FactReader<'_, F>,
+    descriptors: &mut Descriptors,
+) -> Option<()> {
+    match (claims::claim_of(claim, reader), &claim.when_absent) {
+        (Some(mut value), _) => {
+            if value.len() > VALUE_BYTES_MAX {
+                value = shortened(&value);
+            }
+            descriptors.append(&claim.key.0);
+            descriptors.value(|bytes| append_text(bytes, &value));
+        }
+        (None, WhenAbsent::DropDescriptor) => return None,
+        (None, WhenAbsent::SkipEntry) => {}
+        (None, WhenAbsent::Entry(entry)) => descriptors.append(&entry.0),
     }
     Some(())
 }
@@ -167,6 +217,7 @@ fn hits<F: RequestFacts>(addend: &HitsAddend, reader: &mut FactReader<'_, F>) ->
     match addend {
         HitsAddend::Number(number) => *number,
         HitsAddend::Header(fact) => reader.value(fact).and_then(cost).unwrap_or(1),
+        HitsAddend::Command(command) => cost_of(command, reader).unwrap_or(1),
     }
 }
 

@@ -4,6 +4,7 @@
 //! in native tests and in the simulator. A locally decided request costs one reading of the clock,
 //! and no other host calls than those that read the request.
 
+mod additions;
 pub mod call_error;
 mod call_results;
 mod calling;
@@ -13,16 +14,19 @@ mod local_decisions;
 mod maintenance;
 mod pending_calls;
 mod replies;
+mod reports;
 mod resuming;
 pub mod root_contexts;
 mod streams;
+mod struct_json;
 mod tick_clock;
 mod token_returns;
 
-use crate::config::{Config, HeaderStyle, RequestType, Selection};
+use crate::config::{Config, FilterState, HeaderStyle, RequestType, Selection};
 use crate::host::stats::{Counter, Stats};
-use crate::host::{CallId, Host, Reply, RequestFacts, StreamId};
+use crate::host::{CallId, Header, Host, Reply, RequestFacts, StreamId};
 use crate::leases::descriptor_state::{DescriptorState, LocalDecision};
+use crate::leases::limit_info::{FurtherLimits, LimitInfo};
 use crate::leases::local_table::{LocalTable, ReturnableTokens};
 use crate::leases::process::ProcessIdentity;
 use crate::leases::shared_table::{SharedTable, Write};
@@ -104,7 +108,7 @@ impl<H: Host> Worker<H> {
     /// never gets a request.
     pub fn new(host: H, config: Config) -> Self {
         let mut stats = Stats::default();
-        stats.define(&host);
+        stats.define(&host, &config.reports.stat_prefix);
         let process = ProcessIdentity::join(&host, &config);
         Worker {
             process,
@@ -178,10 +182,10 @@ impl<H: Host> Worker<H> {
             return HeadersStatus::Continue;
         }
         let now = self.host.now();
-        let outcome = self.enforce(stream, enforced, now);
+        let mut outcome = self.enforce(stream, enforced, now);
         // A request that is denied does not count in shadow. One that waits may still pass.
-        if !matches!(outcome, Some(Outcome::Deny(_))) {
-            self.shadow(shadowed, now);
+        if !shadowed.is_empty() && !matches!(outcome, Some(Outcome::Deny(_))) {
+            self.shadow(stream, &mut outcome, shadowed, now);
         }
         match outcome {
             Some(Outcome::Allow(kept)) => {
@@ -213,11 +217,11 @@ impl<H: Host> Worker<H> {
             }
             LocalDecision::Deny if self.enforces_denial(Requester::Stream(stream)) => {
                 self.stats.count(Counter::DeniedLocal);
-                Some(Outcome::Deny(self.denial(descriptors, now)))
+                Some(Outcome::Deny(self.denial(Requester::Stream(stream), descriptors, now)))
             }
             LocalDecision::Deny => {
                 self.stats.count(Counter::AllowedLocal);
-                Some(Outcome::Allow(self.allowed_state(descriptors)))
+                Some(Outcome::Allow(self.shadowed_state(descriptors, now)))
             }
             LocalDecision::Ask => {
                 self.stats.count(Counter::LeaseMisses);
@@ -230,14 +234,23 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    /// Counts the effect that the descriptors in shadow would have.
-    fn shadow(&mut self, descriptors: &Descriptors, now: Timestamp) {
-        if descriptors.is_empty() {
-            return;
-        }
+    /// Counts the effect that the descriptors in shadow would have. The limits that would deny now
+    /// are noted; those of an answer that is still to come are only counted.
+    #[inline(never)]
+    fn shadow(
+        &mut self,
+        stream: StreamId,
+        outcome: &mut Option<Outcome>,
+        descriptors: &Descriptors,
+        now: Timestamp,
+    ) {
         match self.decide(descriptors, Attempt::First, now) {
             LocalDecision::Allow => {}
-            LocalDecision::Deny => self.stats.count(Counter::ShadowDenied),
+            LocalDecision::Deny => {
+                self.stats.count(Counter::ShadowDenied);
+                let names = self.denying(descriptors, now);
+                self.note_shadow(stream, outcome, &names);
+            }
             LocalDecision::Ask => {
                 // Without a decision nothing is counted.
                 let _ = self.call_or_wait(Requester::Shadow, descriptors, now);
@@ -271,28 +284,43 @@ impl<H: Host> Worker<H> {
         if self.streams.is_empty() {
             return;
         }
-        let (now, limits) = match self.streams.remove(&stream) {
-            Some(StreamState::DecidedLocally(keys)) => self.limits_of(&keys),
-            Some(StreamState::DecidedBySidecar(limits)) => (self.host.now(), limits),
+        let headers = match self.streams.remove(&stream) {
             // Answered by another filter while it was paused; its deletion is still to come.
             Some(paused @ StreamState::Paused) => {
                 self.streams.insert(stream, paused);
                 return;
             }
+            Some(StreamState::Noted(notes)) => return self.respond_with_notes(stream, *notes),
+            Some(decided) => self.limit_headers_of(decided),
             None => return,
         };
-        let headers = replies::headers(&self.config, &limits, now);
         if !headers.is_empty() {
             self.host.add_response_headers(&headers);
         }
+    }
+
+    /// The headers about limits of a response.
+    fn limit_headers_of(&self, decided: StreamState) -> Vec<Header> {
+        let (now, limits) = match decided {
+            StreamState::DecidedLocally(keys) => self.limits_of(&keys),
+            StreamState::DecidedBySidecar(limits) => (self.host.now(), limits),
+            StreamState::Paused | StreamState::Noted(_) => return Vec::new(),
+        };
+        replies::headers(&self.config, &limits, now)
     }
 
     /// A request is over, for any reason.
     pub fn on_gone(&mut self, stream: StreamId) {
         // If it is queued, it is skipped when its turn comes.
         if !self.streams.is_empty() {
-            self.streams.remove(&stream);
+            self.forget(stream);
         }
+    }
+
+    /// Apart, so that the usual end of a request needs no stack for the state of another one.
+    #[inline(never)]
+    fn forget(&mut self, stream: StreamId) {
+        self.streams.remove(&stream);
     }
 
     /// A call has ended, with a response or an error.
@@ -344,16 +372,28 @@ impl<H: Host> Worker<H> {
     }
 
     fn keep(&mut self, stream: StreamId, kept: Option<StreamState>) {
-        if let Some(kept) = kept {
-            self.streams.insert(stream, kept);
+        let Some(kept) = kept else { return };
+        // Not moved out of it, which would copy the largest of states.
+        if matches!(kept, StreamState::Noted(_)) {
+            return self.keep_noted(stream, kept);
         }
+        self.streams.insert(stream, kept);
     }
 
     fn change_slot<R>(
         &mut self,
         key: LeaseKey,
         now: Timestamp,
-        change: impl FnMut(&mut DescriptorState) -> (R, Write),
+        mut change: impl FnMut(&mut DescriptorState) -> (R, Write),
+    ) -> Option<R> {
+        self.change_slot_with_limits(key, now, |slot, _| change(slot))
+    }
+
+    fn change_slot_with_limits<R>(
+        &mut self,
+        key: LeaseKey,
+        now: Timestamp,
+        change: impl FnMut(&mut DescriptorState, &mut FurtherLimits) -> (R, Write),
     ) -> Option<R> {
         self.shared.change(&self.host, &mut self.stats, key, now, change)
     }
@@ -372,33 +412,75 @@ impl<H: Host> Worker<H> {
 
     fn limits_of(&self, keys: &LeaseKeys) -> (Timestamp, Vec<LimitStatus>) {
         let now = self.host.now();
-        let limits = keys.iter().filter_map(|key| {
-            let entry = &self.local.of(key)?.state;
-            let at_hand = entry.pool.left(now);
-            Some(LimitStatus { limit: entry.limit, at_hand, verdict: Verdict::Allow })
-        });
-        (now, limits.collect())
+        let mut met = Vec::with_capacity(LeaseKeys::FEW);
+        for record in keys.iter().filter_map(|key| self.local.of(key)) {
+            let at_hand = record.state.pool.left(now);
+            met_limit(&mut met, &record.state.limit, &record.further, at_hand, Verdict::Allow);
+        }
+        (now, met)
     }
 
-    fn denial(&self, descriptors: &Descriptors, now: Timestamp) -> Reply {
-        let limits = descriptors.iter().filter_map(|descriptor| {
-            let entry = &self.local.of(descriptor.key)?.state;
-            let verdict = match entry.is_denied(needed_by_own(descriptors, &descriptor), now) {
+    fn denial(&self, requester: Requester, descriptors: &Descriptors, now: Timestamp) -> Reply {
+        let limits = self.met_limits(descriptors, now);
+        if self.config.reports.filter_state == FilterState::All {
+            self.report_denial(requester, &limits);
+        }
+        replies::denial(&self.config, &limits, now)
+    }
+
+    /// The limits that a denied request met, by local state.
+    fn met_limits(&self, descriptors: &Descriptors, now: Timestamp) -> Vec<LimitStatus> {
+        let mut met = Vec::with_capacity(descriptors.len());
+        for descriptor in descriptors.iter() {
+            let Some(record) = self.local.of(descriptor.key) else { continue };
+            let hits = needed_by_own(descriptors, &descriptor);
+            let verdict = match record.state.is_denied(hits, now) {
                 true => Verdict::Deny,
                 false => Verdict::Allow,
             };
-            Some(LimitStatus { limit: entry.limit, at_hand: entry.pool.left(now), verdict })
-        });
-        replies::denial(&self.config, &limits.collect::<Vec<_>>(), now)
+            let at_hand = record.state.pool.left(now);
+            met_limit(&mut met, &record.state.limit, &record.further, at_hand, verdict);
+        }
+        met
     }
 
     fn paused(&self) -> usize {
-        self.streams.values().filter(|stream| matches!(stream, StreamState::Paused)).count()
+        self.streams.values().filter(|stream| stream.is_paused()).count()
     }
 
     fn timeout(&self) -> Nanos {
         Nanos::new(u64::try_from(self.config.timeout.as_nanos()).unwrap_or(u64::MAX))
     }
+}
+
+/// Appends the limits of a descriptor with this verdict.
+#[inline(always)]
+fn met_limit(
+    met: &mut Vec<LimitStatus>,
+    limit: &LimitInfo,
+    further: &FurtherLimits,
+    at_hand: u64,
+    verdict: Verdict,
+) {
+    met.push(LimitStatus { limit: *limit, at_hand, verdict });
+    if !further.is_empty() {
+        further_limits(met, further, at_hand, verdict);
+    }
+}
+
+/// A lease is charged to all limits of its descriptor, so its tokens are left under each.
+#[cold]
+fn further_limits(
+    met: &mut Vec<LimitStatus>,
+    further: &FurtherLimits,
+    at_hand: u64,
+    verdict: Verdict,
+) {
+    met.extend(further.iter().map(|limit| LimitStatus {
+        limit: *limit,
+        at_hand,
+        verdict: if verdict == Verdict::Deny { limit.verdict() } else { Verdict::Allow },
+    }));
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! Each fact has one number in a configuration, so that it is read at most once per request.
 
 use super::encoded::Encoded;
+use super::format::{Command, Format};
 use crate::matching::address::AddressMatcher;
 use crate::matching::text::TextMatcher;
 use crate::matching::value::{Sense, ValueMatcher};
@@ -48,6 +49,8 @@ pub enum HitsAddend {
     Number(u64),
     /// The value of this header.
     Header(Fact),
+    /// The value of this command.
+    Command(Box<Command>),
 }
 
 /// The highest cost of a request, as in Envoy.
@@ -99,6 +102,55 @@ pub enum Action {
         /// Inverted: not all of them may match (`expect_match`).
         sense: Sense,
     },
+    /// An entry with a format as its value. If it is for some requests only, the action before it
+    /// matches these, with an empty entry.
+    Formatted(Box<Formatted>),
+    /// A claim of a token in a header (`jwt_claim`).
+    Claim(Box<Claim>),
+    /// An override of the limit, after all entries (`limit`).
+    Limit(Box<LimitSource>),
+}
+
+/// A claim of a token in a header, which is not verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The entry's key.
+    pub(crate) key: Encoded,
+    /// The header.
+    pub(crate) header: Fact,
+    /// The cookie in this header with the token.
+    pub(crate) cookie: Option<String>,
+    /// The text before the token.
+    pub(crate) prefix: String,
+    /// The names that lead to the claim.
+    pub(crate) path: Vec<String>,
+    /// The effect if it has no such text.
+    pub(crate) when_absent: WhenAbsent,
+}
+
+/// The source of an override of the limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LimitSource {
+    /// The encoded override.
+    Constant(Encoded),
+    /// In metadata.
+    Metadata {
+        /// A number.
+        requests_per_unit: Fact,
+        /// The name of a unit.
+        unit: Fact,
+    },
+}
+
+/// An entry with a format as its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Formatted {
+    /// The entry's key.
+    pub(crate) key: Encoded,
+    /// Its value.
+    pub(crate) format: Format,
+    /// The entry if that is empty (`default_value`); without one, the descriptor is dropped.
+    pub(crate) default: Option<Encoded>,
 }
 
 /// The effect of an action on a request without the value.
@@ -133,6 +185,8 @@ pub enum Source {
     Property(Vec<String>),
     /// A property of Envoy, which counts only if it is a non-empty text.
     Text(Vec<String>),
+    /// The first value of a header of the response.
+    ResponseHeader(String),
 }
 
 /// The most parts of a property's path; bounds the array in which it is passed.

@@ -2,10 +2,15 @@
 
 mod action;
 mod checks;
+mod commands;
 mod filter_options;
+mod format;
+mod jwt_claim;
+pub(crate) mod limit;
 mod matcher;
 mod metadata;
 mod rate_limit;
+mod reports;
 mod virtual_hosts;
 
 use super::interner::Interner;
@@ -21,7 +26,8 @@ use std::time::Duration;
 const TIMEOUT_MS_DEFAULT: u32 = 20;
 /// A request held for a minute is lost anyway.
 const TIMEOUT_MS_MAX: u64 = 60_000;
-/// With at most 857 bytes a slot, at most 7 MB of Envoy's memory.
+/// With at most 857 bytes a slot, at most 7 MB of Envoy's memory; 16 MB if each descriptor meets
+/// several limits.
 const SLOTS_DEFAULT: u32 = 8_192;
 /// At about 450 bytes a slot, 30 MB of Envoy's memory.
 const SLOTS_MAX: u64 = 65_536;
@@ -29,7 +35,7 @@ const SLOTS_MAX: u64 = 65_536;
 /// As in Envoy.
 const STAGE_MAX: u64 = 10;
 
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 22] = [
     "domain",
     "sidecar",
     "failure_mode",
@@ -48,6 +54,9 @@ const FIELDS: [&str; 19] = [
     "rate_limited_as_resource_exhausted",
     "response_headers_to_add",
     "disable_x_envoy_ratelimited_header",
+    "stat_prefix",
+    "shadow_header",
+    "filter_state",
     "virtual_hosts",
 ];
 
@@ -84,6 +93,7 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
             _ => HeaderStyle::Ietf,
         },
         denied: denied(&node)?,
+        reports: reports::reports(&node)?,
         lease_slots: lease_slots(&node.at("leases"))?,
         rate_limits,
         virtual_hosts,

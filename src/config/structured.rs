@@ -83,14 +83,14 @@ fn text(bytes: &[u8]) -> Option<String> {
 }
 
 /// The content of a field, by its wire type.
-enum Field<'a> {
+pub(crate) enum Field<'a> {
     Number(u64),
     Double(f64),
     Bytes(&'a [u8]),
 }
 
 /// Takes the next field and its number from a message.
-fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Field<'a>)> {
+pub(crate) fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Field<'a>)> {
     let tag = varint(bytes)?;
     let field = match tag & 7 {
         0 => Field::Number(varint(bytes)?),
@@ -128,7 +128,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::config::document;
     use prost::Message;
@@ -136,7 +136,7 @@ pub(super) mod tests {
     use serde_json::Value;
 
     /// Encodes inputs of tests.
-    pub(in crate::config) fn struct_of_json(value: &Value) -> Vec<u8> {
+    pub(crate) fn struct_of_json(value: &Value) -> Vec<u8> {
         match kind(value) {
             Kind::StructValue(fields) => fields.encode_to_vec(),
             other => panic!("no object: {other:?}"),

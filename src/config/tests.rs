@@ -4,6 +4,7 @@ mod bounds;
 mod filter_options;
 mod hostile;
 mod mistakes;
+mod reports;
 mod virtual_hosts;
 
 use super::*;
@@ -242,7 +243,7 @@ fn the_examples_of_the_reference_are_valid() {
         .skip(1)
         .filter_map(|rest| rest.split_once("```").map(|(block, _)| block))
         .collect();
-    assert_eq!(blocks.len(), 6);
+    assert_eq!(blocks.len(), 7);
     for block in blocks {
         let json = if block.contains("\"domain\"") {
             block.to_owned()

@@ -12,7 +12,7 @@ pub(super) type Unsupported = (&'static str, &'static str);
 const TRANSLATE: &str =
     "this is a block of Envoy's configuration, which `tidegate translate` turns into this one's";
 
-pub(super) const OF_THE_FILTER: [Unsupported; 9] = [
+pub(super) const OF_THE_FILTER: [Unsupported; 8] = [
     ("name", TRANSLATE),
     ("typed_config", TRANSLATE),
     ("@type", TRANSLATE),
@@ -24,11 +24,9 @@ pub(super) const OF_THE_FILTER: [Unsupported; 9] = [
     ),
     ("enable_x_ratelimit_headers", "use `headers`: \"draft03\" or \"off\""),
     ("rate_limited_status", "use `denied.status`"),
-    ("stat_prefix", "the names of the filter's stats are fixed"),
 ];
 
-pub(super) const OF_A_RATE_LIMIT: [Unsupported; 3] = [
-    ("limit", "requests cannot override the sidecar's limits"),
+pub(super) const OF_A_RATE_LIMIT: [Unsupported; 2] = [
     ("apply_on_stream_done", "hits count when a request arrives, not when it ends"),
     ("x_ratelimit_option", "use `headers`, for the whole filter"),
 ];
@@ -52,9 +50,6 @@ const PER_ROUTE: &str = "use `per_route`, for what it has for `envoy.filters.htt
 
 pub(super) const OF_A_PER_ROUTE: [Unsupported; 2] =
     [("@type", "leave it out"), ("override_option", "Envoy does not implement it either")];
-
-pub(super) const OF_AN_ACTION: [Unsupported; 1] =
-    [("extension", "a Wasm filter cannot call Envoy's descriptor extensions")];
 
 pub(super) const OF_HITS: [Unsupported; 1] =
     [("is_negative_hits", "a filter cannot refund; call the sidecar")];

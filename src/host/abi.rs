@@ -39,7 +39,7 @@ pub(crate) enum Buffer {
 /// Envoy's header maps that the filter uses. Each exists only in its phase.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Map {
-    /// Read by the filter.
+    /// Read by the filter, and extended where the service asks for that.
     RequestHeaders = 0,
     /// Extended by the filter.
     ResponseHeaders = 2,
@@ -99,6 +99,12 @@ unsafe extern "C" {
         path_size: usize,
         data_out: *mut usize,
         size_out: *mut usize,
+    ) -> Status;
+    fn proxy_set_property(
+        path: *const u8,
+        path_size: usize,
+        value: *const u8,
+        value_size: usize,
     ) -> Status;
     fn proxy_get_shared_data(
         key: *const u8,
@@ -254,6 +260,14 @@ pub(crate) fn add_header(map: Map, name: &str, value: &str) -> Result<(), Status
     // SAFETY: Envoy reads name and value, which live until it returns.
     unsafe { proxy_add_header_map_value(map as u32, name, name_size, value.as_ptr(), value.len()) }
         .ok()
+}
+
+/// Sets a property of the effective context: Envoy keeps it as `wasm.<path>` in the filter state of
+/// the request.
+pub(crate) fn set_property(path: &str, value: &[u8]) -> Result<(), Status> {
+    let (path, path_size) = (path.as_ptr(), path.len());
+    // SAFETY: Envoy reads path and value, which live until it returns.
+    unsafe { proxy_set_property(path, path_size, value.as_ptr(), value.len()) }.ok()
 }
 
 pub(crate) fn log(level: LogLevel, message: &str) {

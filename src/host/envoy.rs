@@ -3,8 +3,8 @@
 
 use super::abi::{self, Map};
 use super::{
-    Call, CallId, Conflict, Header, Host, LogLevel, Reply, RequestFacts, SharedValue, StreamId,
-    Unsent,
+    Call, CallId, Conflict, Header, Host, LogLevel, NamedHeader, Reply, RequestFacts, SharedValue,
+    StreamId, Unsent,
 };
 use crate::host::stats::MetricKind;
 use std::cell::{Cell, RefCell};
@@ -129,6 +129,24 @@ impl Host for Envoy {
         }
     }
 
+    fn append_response_headers(&self, headers: &[NamedHeader]) {
+        if act_on_current() {
+            append(Map::ResponseHeaders, headers);
+        }
+    }
+
+    fn append_request_headers(&self, stream: StreamId, headers: &[NamedHeader]) {
+        if act_on(stream.0) {
+            append(Map::RequestHeaders, headers);
+        }
+    }
+
+    fn set_filter_state(&self, stream: StreamId, name: &str, value: &str) {
+        if act_on(stream.0) {
+            let _ = abi::set_property(name, value.as_bytes());
+        }
+    }
+
     /// Once per name in the life of the virtual machine, for all plugins: Envoy keeps every id that
     /// it gives out.
     fn define_metric(&self, kind: MetricKind, name: &str) -> Option<u32> {
@@ -156,6 +174,12 @@ impl Host for Envoy {
     }
 }
 
+fn append(map: Map, headers: &[NamedHeader]) {
+    for (name, value) in headers {
+        let _ = abi::add_header(map, name, value);
+    }
+}
+
 /// The request whose headers callback runs. At any other time it has no headers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CurrentRequest;
@@ -166,6 +190,13 @@ impl RequestFacts for CurrentRequest {
             return None;
         }
         abi::header(Map::RequestHeaders, name, read).ok()
+    }
+
+    fn response_header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        if !act_on_current() {
+            return None;
+        }
+        abi::header(Map::ResponseHeaders, name, read).ok()
     }
 
     fn property<T>(&self, path: &[&str], read: impl FnOnce(&[u8]) -> T) -> Option<T> {

@@ -4,6 +4,9 @@
 //! decision. Counters and gauges are flushed as differences, since all workers add to the same
 //! metric; a gauge is the sum of their shares. A worker removes its shares when its plugin ends
 //! ([`Stats::end`]). The shares of a crashed virtual machine stay in Envoy's gauges.
+//!
+//! Plugins share their metrics, in one virtual machine or in several, unless they have a
+//! `stat_prefix` each.
 
 use crate::host::Host;
 
@@ -29,7 +32,7 @@ macro_rules! metrics {
 
         impl $set {
             pub(crate) const NAMES: [&str; [$($name),*].len()] =
-                [$(concat!("tidegate.", $name)),*];
+                [$($name),*];
         }
     };
 }
@@ -53,9 +56,11 @@ metrics! {
         OverloadAllowed = "overload_allowed",
         /// Requests denied because of overload.
         OverloadDenied = "overload_denied",
-        /// Denials that only shadow mode or `filter_enforced` prevented; a request may have one of
-        /// each.
+        /// Denials that only shadow mode of the filter or `filter_enforced` prevented; a request may
+        /// have one of each.
         ShadowDenied = "shadow_denied",
+        /// Requests that passed only because a rule of the sidecar is in shadow.
+        RuleShadowDenied = "rule_shadow_denied",
         /// Requests that local state could not decide.
         LeaseMisses = "lease_misses",
         /// Leases granted.
@@ -129,14 +134,18 @@ impl Stat {
 }
 
 impl Stats {
-    /// Defines the metrics in Envoy. Once in the life of a worker: each definition costs Envoy
-    /// memory.
-    pub fn define(&mut self, host: &impl Host) {
+    /// Defines the metrics in Envoy, under the plugin's prefix. Once in the life of a worker: each
+    /// definition costs Envoy memory.
+    pub fn define(&mut self, host: &impl Host, prefix: &str) {
+        let named = |name: &str| match prefix {
+            "" => format!("tidegate.{name}"),
+            prefix => format!("tidegate.{prefix}.{name}"),
+        };
         for (stat, name) in self.counts.iter_mut().zip(Counter::NAMES) {
-            stat.metric = host.define_metric(MetricKind::Counter, name);
+            stat.metric = host.define_metric(MetricKind::Counter, &named(name));
         }
         for (stat, name) in self.levels.iter_mut().zip(Gauge::NAMES) {
-            stat.metric = host.define_metric(MetricKind::Gauge, name);
+            stat.metric = host.define_metric(MetricKind::Gauge, &named(name));
         }
     }
 
@@ -179,7 +188,7 @@ impl Stats {
 mod tests {
     use super::*;
     use crate::host::{Call, CallId, Conflict, LogLevel, SharedValue, StreamId, Unsent};
-    use crate::host::{Header, Reply};
+    use crate::host::{Header, NamedHeader, Reply};
     use std::cell::RefCell;
     use tidegate_core::Timestamp;
 
@@ -248,13 +257,32 @@ mod tests {
         fn resume(&self, _: StreamId) {}
         fn reply(&self, _: StreamId, _: &Reply) {}
         fn add_response_headers(&self, _: &[Header]) {}
+        fn append_response_headers(&self, _: &[NamedHeader]) {}
+        fn append_request_headers(&self, _: StreamId, _: &[NamedHeader]) {}
+        fn set_filter_state(&self, _: StreamId, _: &str, _: &str) {}
         fn log(&self, _: LogLevel, _: &str) {}
     }
 
     fn defined(host: &Admin) -> Stats {
         let mut stats = Stats::default();
-        stats.define(host);
+        stats.define(host, "");
         stats
+    }
+
+    #[test]
+    fn plugins_with_prefixes_have_metrics_of_their_own() {
+        let host = Admin::default();
+        let [mut edge, mut inner] = ["edge", "in.ner"].map(|prefix| {
+            let mut stats = Stats::default();
+            stats.define(&host, prefix);
+            stats
+        });
+        edge.count(Counter::Asks);
+        inner.add(Counter::Asks, 2);
+        edge.flush(&host);
+        inner.flush(&host);
+        let of = |name: &str, amount| (name.to_owned(), amount);
+        assert_eq!(host.added(), [of("tidegate.edge.asks", 1), of("tidegate.in.ner.asks", 2)]);
     }
 
     #[test]
@@ -312,6 +340,7 @@ mod tests {
             (Counter::OverloadAllowed, "overload_allowed"),
             (Counter::OverloadDenied, "overload_denied"),
             (Counter::ShadowDenied, "shadow_denied"),
+            (Counter::RuleShadowDenied, "rule_shadow_denied"),
             (Counter::LeaseMisses, "lease_misses"),
             (Counter::LeasesGranted, "leases_granted"),
             (Counter::TokensReturned, "tokens_returned"),

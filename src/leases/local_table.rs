@@ -5,6 +5,7 @@
 //! one, first among those without tokens. The caller gets the evicted tokens.
 
 use super::descriptor_state::DescriptorState;
+use super::limit_info::{FurtherLimits, LimitInfo};
 use super::token_pool::LeaseTokens;
 use crate::request::descriptors::LeaseKey;
 use tidegate_core::Timestamp;
@@ -12,16 +13,19 @@ use tidegate_core::Timestamp;
 const WAYS: usize = 8;
 const SETS: usize = 256;
 /// A worker caches 2,048 descriptors, in at most 0.6 MB beside the entries of those that hold
-/// tokens.
+/// tokens, and 0.6 MB more if each meets several limits.
 pub(crate) const CAPACITY: usize = WAYS * SETS;
 const _: () =
     assert!(CAPACITY * (size_of::<LocalRecord>() + size_of::<Option<LeaseKey>>()) <= 600_000);
+const _: () = assert!(CAPACITY * FurtherLimits::MAX * size_of::<LimitInfo>() <= 600_000);
 
 /// The state of one descriptor in this worker.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LocalRecord {
     /// Its tokens, denial, limit and own demand. `limit.remaining` includes the slot's tokens.
     pub(crate) state: DescriptorState,
+    /// Its other limits, whose `remaining` includes the slot's tokens too.
+    pub(crate) further: FurtherLimits,
     /// The descriptor's entries, for returning tokens; empty unless it has, or had, tokens.
     pub(crate) entries: Box<[u8]>,
     /// When a request last needed it.

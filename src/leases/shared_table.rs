@@ -6,6 +6,7 @@
 //! caller calls the sidecar, or keeps its tokens.
 
 use super::descriptor_state::DescriptorState;
+use super::limit_info::FurtherLimits;
 use super::slot::Slot;
 use crate::host::Host;
 use crate::host::stats::{Counter, Stats};
@@ -39,19 +40,22 @@ impl SharedTable {
         stats: &mut Stats,
         key: LeaseKey,
         now: Timestamp,
-        mut change: impl FnMut(&mut DescriptorState) -> (R, Write),
+        mut change: impl FnMut(&mut DescriptorState, &mut FurtherLimits) -> (R, Write),
     ) -> Option<R> {
         let mut text = [0; KEY_BYTES];
         let slot_key = self.slot_key(key, &mut text)?;
         for _ in 0..TRIES {
             let value = host.shared(slot_key);
             let mut slot = Slot::decode(value.bytes.as_deref().unwrap_or_default());
-            let mut state = slot.find(key).copied().unwrap_or_default();
-            let (result, write) = change(&mut state);
+            let (mut state, mut further) = match slot.find(key) {
+                Some((state, further)) => (*state, further.clone()),
+                None => Default::default(),
+            };
+            let (result, write) = change(&mut state, &mut further);
             if write == Write::Keep {
                 return Some(result);
             }
-            if !slot.put(key, state, now) {
+            if !slot.put(key, state, further, now) {
                 return None;
             }
             match host.set_shared(slot_key, &slot.encode(), value.version) {

@@ -2,7 +2,7 @@
 //! that a locally decided request allocates nothing. `config::encoded` has the format.
 
 use super::fact_reader::FactBuffer;
-use crate::config::encoded::{LENGTH_BYTES, entries_of};
+use crate::config::encoded::{LENGTH_BYTES, decoded, override_of};
 use tidegate_core::{Descriptor, Hits};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -69,6 +69,18 @@ impl Descriptors {
         if let Some(place) = self.bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
             *place = length.to_le_bytes();
         }
+    }
+
+    /// Appends an override to a descriptor with entries.
+    pub(crate) fn append_override(&mut self, encoded: &[u8]) {
+        if self.bytes.len() > self.start {
+            self.append(encoded);
+        }
+    }
+
+    /// Removes the bytes after these.
+    pub(crate) fn truncate(&mut self, bytes: usize) {
+        self.bytes.truncate(bytes);
     }
 
     pub(crate) fn take_buffer(&mut self) -> Box<FactBuffer> {
@@ -146,9 +158,10 @@ impl Descriptors {
     /// The descriptors as a call contains them.
     #[must_use]
     pub fn to_vec(&self) -> Vec<Descriptor> {
-        let descriptor = |descriptor: DescriptorRef<'_>| Descriptor {
-            hits: Some(Hits::new(descriptor.hits)),
-            ..Descriptor::new(entries_of(descriptor.entries))
+        let descriptor = |descriptor: DescriptorRef<'_>| {
+            let (entries, rest) = decoded(descriptor.entries);
+            let (hits, limit) = (Some(Hits::new(descriptor.hits)), override_of(rest));
+            Descriptor { hits, limit, ..Descriptor::new(entries) }
         };
         self.iter().map(descriptor).collect()
     }
@@ -157,7 +170,7 @@ impl Descriptors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::encoded::encoded;
+    use crate::config::encoded::{encoded, entries_of};
     use tidegate_core::Entry;
 
     fn finished(write: impl FnOnce(&mut Descriptors)) -> Descriptors {

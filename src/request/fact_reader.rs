@@ -14,7 +14,7 @@ use std::ops::Range;
 pub(crate) struct FactBuffer {
     states: Vec<FactState>,
     /// Derived values, by fact and [`Derivation`].
-    derived: Vec<[Option<Range<usize>>; 2]>,
+    derived: Vec<[Option<Range<usize>>; 3]>,
     bytes: Vec<u8>,
     /// The client's address, once it was read.
     address: Option<Option<IpAddr>>,
@@ -27,6 +27,7 @@ pub(crate) struct FactBuffer {
 enum Derivation {
     Text,
     Short,
+    Path,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -70,10 +71,29 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         &mut self.buffer.progress
     }
 
-    /// The value of a fact.
+    /// The value of a fact. Inlined, as is the next, since actions call it for each request.
+    #[inline(always)]
     pub(super) fn value(&mut self, fact: &Fact) -> Option<&[u8]> {
         let range = self.range(fact)?;
         self.buffer.bytes.get(range)
+    }
+
+    /// The value, or `shorten` of it if it is longer than `max` bytes.
+    #[inline(always)]
+    pub(super) fn shortened(
+        &mut self,
+        fact: &Fact,
+        max: usize,
+        shorten: impl FnOnce(&[u8]) -> Vec<u8>,
+    ) -> Option<&[u8]> {
+        let range = self.range(fact)?;
+        if range.len() <= max {
+            return self.buffer.bytes.get(range);
+        }
+        self.derived(fact.number, Derivation::Short, |bytes| {
+            let short = shorten(bytes.get(range)?);
+            Some(appended(bytes, &short))
+        })
     }
 
     /// The value as UTF-8, with U+FFFD for invalid bytes.
@@ -90,19 +110,21 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         })
     }
 
-    /// The value, or `shorten` of it if it is longer than `max` bytes.
-    pub(super) fn shortened(
+    /// The value up to a query, or `shorten` of that.
+    pub(super) fn path(
         &mut self,
         fact: &Fact,
         max: usize,
         shorten: impl FnOnce(&[u8]) -> Vec<u8>,
     ) -> Option<&[u8]> {
-        let range = self.range(fact)?;
-        if range.len() <= max {
-            return self.buffer.bytes.get(range);
-        }
-        self.derived(fact.number, Derivation::Short, |bytes| {
-            let short = shorten(bytes.get(range)?);
+        let Range { start, end } = self.range(fact)?;
+        self.derived(fact.number, Derivation::Path, |bytes| {
+            let value = bytes.get(start..end)?;
+            let path = value.get(..memchr::memchr(b'?', value).unwrap_or(value.len()))?;
+            if path.len() <= max {
+                return Some(start..start.saturating_add(path.len()));
+            }
+            let short = shorten(path);
             Some(appended(bytes, &short))
         })
     }
@@ -136,8 +158,8 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
     }
 
     fn read(&mut self, fact: &Fact) {
-        if let Source::Parameter(_) = fact.source {
-            return self.read_parameters();
+        if let Source::Parameter(_) | Source::ResponseHeader(_) = fact.source {
+            return self.read_other(fact);
         }
         let bytes = &mut self.buffer.bytes;
         let copy = |value: &[u8]| {
@@ -146,6 +168,17 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         };
         let slot = read(self.facts, &fact.source, copy).unwrap_or(FactState::Absent);
         self.set(fact.number, slot);
+    }
+
+    #[cold]
+    fn read_other(&mut self, fact: &Fact) {
+        let Source::ResponseHeader(name) = &fact.source else { return self.read_parameters() };
+        let bytes = &mut self.buffer.bytes;
+        let read = self.facts.response_header(name, |value| {
+            let Range { start, end } = appended(bytes, value);
+            FactState::Read { start, end }
+        });
+        self.set(fact.number, read.unwrap_or(FactState::Absent));
     }
 
     /// Reads all configured parameters in one pass: a path can have tens of thousands.
@@ -206,8 +239,8 @@ fn appended(bytes: &mut Vec<u8>, more: &[u8]) -> Range<usize> {
 fn read<T>(facts: &impl RequestFacts, source: &Source, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
     match source {
         Source::Header(name) => facts.header(name, read),
-        // Read in one pass by `read_parameters`.
-        Source::Parameter(_) => None,
+        // Read by `read_other`.
+        Source::Parameter(_) | Source::ResponseHeader(_) => None,
         Source::Property(path) => property(facts, path, read),
         // Any value becomes an entry, lossily if necessary: a value from a client must not drop the
         // descriptor. Envoy treats an empty text as absent.

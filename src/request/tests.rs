@@ -1,6 +1,9 @@
 //! Requests and the descriptors extracted from them, by configurations as users write them.
 
 mod as_envoy;
+mod claims;
+mod formats;
+mod limits;
 mod virtual_hosts;
 
 use super::*;
@@ -237,6 +240,11 @@ fn actions_of_properties() {
         check(&default, &[], Some("g=1,m=d"));
         check(&default, &[(property, b"")], Some("g=1,m=d"));
     }
+    // Envoy counts the items of a list in the path of the property.
+    let item = json!({"metadata": {"descriptor_key": "m", "metadata_key":
+        {"key": "a.b", "path": [{"key": "roles"}, {"index": 0}, {"index": 12}]}}});
+    check(&item, &[("metadata|filter_metadata|a.b|roles|0|12", b"v")], Some("g=1,m=v"));
+    check(&item, &[], None);
 }
 
 /// Whether the matcher of header `h` matches.

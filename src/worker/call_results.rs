@@ -2,13 +2,13 @@
 //! and decides the waiting requests again.
 
 use super::local_decisions::Attempt;
-use super::{Outcome, Worker};
-use crate::config::HeaderStyle;
+use super::{Outcome, Worker, met_limit};
 use crate::config::encoded::entries_of;
+use crate::config::{FilterState, HeaderStyle};
 use crate::host::Host;
 use crate::host::stats::Counter;
 use crate::leases::descriptor_state::{DescriptorState, LocalDecision};
-use crate::leases::limit_info::LimitInfo;
+use crate::leases::limit_info::{FurtherLimits, LimitInfo};
 use crate::leases::local_table::ReturnableTokens;
 use crate::leases::shared_table::Write;
 use crate::leases::token_pool::LeaseTokens;
@@ -16,6 +16,7 @@ use crate::request::descriptors::{DescriptorRef, LeaseKey};
 use crate::worker::call_error::CallError;
 use crate::worker::pending_calls::{LeaseWish, PendingCall, Purpose, Requester, Waiter, needed};
 use crate::worker::replies::{self, LimitStatus};
+use crate::worker::reports::{Names, noted_shadow};
 use crate::worker::streams::StreamState;
 use std::collections::VecDeque;
 use tidegate_core::{Answer, Lease, Nanos, Status, Timestamp, Verdict};
@@ -37,10 +38,13 @@ impl<H: Host> Worker<H> {
     ) {
         let read = answer.and_then(|bytes| {
             let answer = tidegate_wire::decode_answer(bytes).map_err(|_| CallError::Malformed)?;
-            if fits(&pending, &answer) { Ok(answer) } else { Err(CallError::Malformed) }
+            match fits(&pending, &answer) {
+                true => Ok((answer, tidegate_wire::Additions::of_answer(bytes))),
+                false => Err(CallError::Malformed),
+            }
         });
         match read {
-            Ok(answer) => {
+            Ok((answer, additions)) => {
                 self.note_answer();
                 let limits = if pending.purpose == Purpose::Return {
                     self.count_returned(&pending);
@@ -51,7 +55,12 @@ impl<H: Host> Worker<H> {
                 if let Some(requester) = pending.requester
                     && !self.is_gone(requester)
                 {
-                    self.decide_requester(requester, answer.verdict, limits, now);
+                    let shadow = self.denying_in_shadow(&pending, &answer, now);
+                    self.decide_requester(
+                        requester,
+                        Decided { verdict: answer.verdict, limits, shadow, additions },
+                        now,
+                    );
                 }
             }
             Err(error) => {
@@ -81,23 +90,35 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    fn decide_requester(
-        &mut self,
-        requester: Requester,
-        verdict: Verdict,
-        limits: Vec<LimitStatus>,
-        now: Timestamp,
-    ) {
+    fn decide_requester(&mut self, requester: Requester, decided: Decided, now: Timestamp) {
+        let Decided { verdict, limits, mut shadow, additions } = decided;
+        let additions = additions.and_then(|answered| self.report_metadata(requester, *answered));
         if verdict == Verdict::Deny && self.enforces_denial(requester) {
-            let reply = replies::denial(&self.config, &limits, now);
+            if self.config.reports.filter_state == FilterState::All {
+                self.report_denial(requester, &limits);
+            }
+            let mut reply = replies::denial(&self.config, &limits, now);
+            if let Some(additions) = additions {
+                additions.add_to(&mut reply, &self.config.denied.added);
+            }
             return self.deliver_counted(requester, Outcome::Deny(reply));
+        }
+        if !shadow.is_empty() {
+            self.stats.count(Counter::RuleShadowDenied);
+        }
+        if verdict == Verdict::Deny {
+            shadow.add_all(&Names::of_denying(&limits));
         }
         let tells = self.config.headers != HeaderStyle::Off
             && limits.iter().any(|status| status.limit.is_known());
-        self.deliver_counted(
-            requester,
-            Outcome::Allow(tells.then_some(StreamState::DecidedBySidecar(limits))),
-        );
+        let mut kept = tells.then_some(StreamState::DecidedBySidecar(limits));
+        if let Some(additions) = additions {
+            kept = self.pass_with(requester, kept, additions);
+        }
+        if !shadow.is_empty() {
+            kept = noted_shadow(kept, &shadow);
+        }
+        self.deliver_counted(requester, Outcome::Allow(kept));
     }
 
     /// Delivers and counts the outcome of a response.
@@ -122,11 +143,15 @@ impl<H: Host> Worker<H> {
             match self.decide(&waiter.descriptors, Attempt::Repeated, now) {
                 LocalDecision::Ask => undecided.push_back(waiter),
                 LocalDecision::Deny if self.enforces_denial(waiter.requester) => {
-                    let reply = self.denial(&waiter.descriptors, now);
+                    let reply = self.denial(waiter.requester, &waiter.descriptors, now);
                     self.deliver_counted(waiter.requester, Outcome::Deny(reply));
                 }
-                LocalDecision::Allow | LocalDecision::Deny => {
+                LocalDecision::Allow => {
                     let kept = self.allowed_state(&waiter.descriptors);
+                    self.deliver_counted(waiter.requester, Outcome::Allow(kept));
+                }
+                LocalDecision::Deny => {
+                    let kept = self.shadowed_state(&waiter.descriptors, now);
                     self.deliver_counted(waiter.requester, Outcome::Allow(kept));
                 }
             }
@@ -160,22 +185,41 @@ impl<H: Host> Worker<H> {
         let mut all = Vec::with_capacity(answer.statuses.len());
         let statuses = pending.descriptors.iter().zip(&answer.statuses).zip(&pending.wishes);
         for ((descriptor, status), wish) in statuses {
-            let keys = || {
-                let entries = entries_of(descriptor.entries);
-                entries.into_iter().map(|entry| entry.key).collect::<Vec<_>>().join(".")
-            };
-            let limit = LimitInfo::of_status(status, keys, now);
+            let met = MetLimits::of(&descriptor, status, now);
             let mut at_hand = 0;
             if self.leases() {
-                at_hand = self.store_status(pending, &descriptor, status, limit, now);
-                if wish.wanted > 0 && at_hand == 0 {
+                let granted = self.store_status(pending, &descriptor, status, &met, now);
+                if wish.wanted > 0 && granted == 0 {
                     self.shorten_refresh_mark(descriptor.key, now);
                 }
                 self.note_leasability(&descriptor, status, answer.verdict, *wish, now);
+                at_hand = self.tokens_at_hand(descriptor.key, &met, now);
             }
-            all.push(LimitStatus { limit, at_hand, verdict: status.verdict });
+            met_limit(&mut all, &met.tightest, &met.further, at_hand, status.verdict);
         }
         all
+    }
+
+    /// The tokens of this worker, and those that its record of a limit counts as the slot's.
+    fn tokens_at_hand(&self, key: LeaseKey, met: &MetLimits, now: Timestamp) -> u64 {
+        self.local.of(key).map_or(0, |record| {
+            let in_slot = record.state.limit.remaining.saturating_sub(met.tightest.remaining);
+            record.state.pool.left(now).saturating_add(in_slot.into())
+        })
+    }
+
+    /// The limits that would have denied a request if no rule were in shadow.
+    fn denying_in_shadow(&self, pending: &PendingCall, answer: &Answer, now: Timestamp) -> Names {
+        let mut names = Names::default();
+        for (descriptor, status) in pending.descriptors.iter().zip(&answer.statuses) {
+            if is_denied_in_shadow(status) {
+                let met = MetLimits::of(&descriptor, status, now);
+                names.add(met.tightest.name());
+                let further = met.further.iter().filter(|limit| limit.verdict() == Verdict::Deny);
+                further.for_each(|limit| names.add(limit.name()));
+            }
+        }
+        names
     }
 
     /// Stores the status of one descriptor; returns the number of granted tokens.
@@ -184,7 +228,7 @@ impl<H: Host> Worker<H> {
         pending: &PendingCall,
         descriptor: &DescriptorRef<'_>,
         status: &Status,
-        limit: LimitInfo,
+        met: &MetLimits,
         now: Timestamp,
     ) -> u64 {
         let index = self.find_or_insert(descriptor, now);
@@ -195,14 +239,15 @@ impl<H: Host> Worker<H> {
         });
         let lease = lease.filter(|lease| now < lease.valid_until);
         if let Some(record) = self.local.get_mut(index) {
-            record.state.limit = limit;
+            record.state.limit = met.tightest;
+            record.further = met.further.clone();
             if status.verdict == Verdict::Allow {
                 record.state.allowed(hits);
             }
         }
         match (lease, status.verdict) {
             (Some(lease), Verdict::Deny) => {
-                self.store_denial(index, descriptor.key, hits, limit, lease.valid_until, now);
+                self.store_denial(index, descriptor.key, hits, met, lease.valid_until, now);
                 0
             }
             (Some(lease), Verdict::Allow) if lease.tokens == Lease::UNLIMITED => {
@@ -210,8 +255,8 @@ impl<H: Host> Worker<H> {
                 if let Some(record) = self.local.get_mut(index) {
                     record.state.set_unlimited(until, now);
                 }
-                self.change_slot(descriptor.key, now, |slot| {
-                    slot.limit = limit;
+                self.change_slot_with_limits(descriptor.key, now, |slot, further| {
+                    met.copy_to(slot, further);
                     slot.set_unlimited(until, now);
                     ((), Write::Store)
                 });
@@ -219,7 +264,7 @@ impl<H: Host> Worker<H> {
             }
             (Some(lease), _) if lease.tokens > 0 => {
                 let kept = pending.waiting_for(descriptor.key);
-                self.store_lease(index, descriptor, lease, kept, (hits, limit), now);
+                self.store_lease(index, descriptor, lease, kept, (hits, met), now);
                 u64::from(lease.tokens)
             }
             _ => 0,
@@ -233,12 +278,12 @@ impl<H: Host> Worker<H> {
         index: usize,
         key: LeaseKey,
         hits: u64,
-        limit: LimitInfo,
+        met: &MetLimits,
         until: Timestamp,
         now: Timestamp,
     ) {
-        let held = self.change_slot(key, now, |slot| {
-            slot.limit = limit;
+        let held = self.change_slot_with_limits(key, now, |slot, further| {
+            met.copy_to(slot, further);
             slot.refreshing_until = Timestamp::default();
             slot.deny(hits, until, now);
             (slot.pool.left(now) > 0, Write::Store)
@@ -260,7 +305,7 @@ impl<H: Host> Worker<H> {
         descriptor: &DescriptorRef<'_>,
         lease: Lease,
         kept: u64,
-        (hits, limit): (u64, LimitInfo),
+        (hits, met): (u64, &MetLimits),
         now: Timestamp,
     ) {
         self.stats.count(Counter::LeasesGranted);
@@ -274,23 +319,30 @@ impl<H: Host> Worker<H> {
             kept = 0;
         }
         let rest = lease(granted.saturating_sub(kept));
-        let stored = self.change_slot(descriptor.key, now, |slot| {
-            slot.limit = limit;
+        let stored = self.change_slot_with_limits(descriptor.key, now, |slot, further| {
+            met.copy_to(slot, further);
             slot.allowed(hits);
             slot.demand.note(u64::from(kept), now);
             slot.refreshing_until = Timestamp::default();
             let stored = rest.left == 0 || slot.grant(rest, now).is_ok();
-            (stored, Write::Store)
+            // Another lease may be there, too.
+            (stored.then(|| slot.pool.left(now)), Write::Store)
         });
-        if stored != Some(true) {
+        let in_slot = stored.flatten();
+        if let Some(record) = self.local.get_mut(index)
+            && let Some(in_slot) = in_slot
+        {
+            let left = u64::from(met.tightest.remaining).saturating_add(in_slot);
+            record.state.limit.remaining = u32::try_from(left).unwrap_or(u32::MAX);
+            record.further = met.further.with_more(in_slot);
+        }
+        if in_slot.is_none() {
             let record = self.local.get_mut(index);
             let refused = record.is_none_or(|record| record.state.pool.put(rest, now).is_err());
             if refused {
                 let (key, entries) = (descriptor.key, Box::from(descriptor.entries));
                 self.queue_return(ReturnableTokens { key, entries, lease: rest });
             }
-        } else if let Some(record) = self.local.get_mut(index) {
-            record.state.limit.remaining = limit.remaining.saturating_add(rest.left);
         }
         self.watch(index, descriptor);
     }
@@ -320,7 +372,11 @@ impl<H: Host> Worker<H> {
             Verdict::Deny => true,
             // A denied request is granted no tokens.
             Verdict::Allow if verdict == Verdict::Deny => return,
-            Verdict::Allow => status.limit.is_none() || (wish.waiting > 0 && status.remaining > 0),
+            Verdict::Allow => {
+                status.limit.is_none()
+                    || (wish.waiting > 0 && status.remaining > 0)
+                    || is_denied_in_shadow(status)
+            }
         };
         if status.lease.is_some() {
             record.unleased_until = Timestamp::default();
@@ -328,6 +384,44 @@ impl<H: Host> Worker<H> {
             record.unleased_until = now.saturating_add(UNLEASED_TIME);
         }
     }
+}
+
+/// A decision by a response.
+struct Decided {
+    verdict: Verdict,
+    limits: Vec<LimitStatus>,
+    /// The limits in shadow that would have denied.
+    shadow: Names,
+    additions: Option<Box<tidegate_wire::Additions>>,
+}
+
+/// The limits of one descriptor.
+struct MetLimits {
+    tightest: LimitInfo,
+    further: FurtherLimits,
+}
+
+impl MetLimits {
+    fn of(descriptor: &DescriptorRef<'_>, status: &Status, now: Timestamp) -> MetLimits {
+        let keys = || {
+            let entries = entries_of(descriptor.entries);
+            entries.into_iter().map(|entry| entry.key).collect::<Vec<_>>().join(".")
+        };
+        MetLimits {
+            tightest: LimitInfo::of_status(status, keys, now),
+            further: FurtherLimits::of_status(status, keys, now),
+        }
+    }
+
+    fn copy_to(&self, slot: &mut DescriptorState, further: &mut FurtherLimits) {
+        slot.limit = self.tightest;
+        *further = self.further.clone();
+    }
+}
+
+/// Whether only shadow mode prevented a denial. Such a descriptor is never leased.
+fn is_denied_in_shadow(status: &Status) -> bool {
+    status.details.as_ref().is_some_and(|details| details.without_shadow == Verdict::Deny)
 }
 
 /// Whether a response fits its call.

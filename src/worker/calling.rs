@@ -5,6 +5,7 @@
 
 use super::Worker;
 use super::local_decisions::ENTRIES_BYTES_MAX;
+use crate::config::HeaderStyle;
 use crate::config::encoded::domain_of;
 use crate::host::stats::Counter;
 use crate::host::{Call, CallId, Host, Unsent};
@@ -14,7 +15,7 @@ use crate::request::descriptors::{DescriptorRef, Descriptors};
 use crate::worker::call_error::{CallError, Undecided};
 use crate::worker::pending_calls::{LeaseWish, PendingCall, Purpose, Waiter, needed, needed_by};
 use std::time::Duration;
-use tidegate_core::{Descriptor, Hits, LeaseRequest, Request, Timestamp};
+use tidegate_core::{Descriptor, HeaderForm, Hits, LeaseRequest, Request, Timestamp};
 use tidegate_wire::{encode_request, lease_request_metadata};
 
 /// Envoy ends a call itself this long after its timeout, in case no tick does. Longer than any
@@ -186,6 +187,11 @@ impl<H: Host> Worker<H> {
                 clock: now,
                 wanted,
                 waiting,
+                headers: match self.config.headers {
+                    HeaderStyle::Ietf => HeaderForm::Ietf,
+                    HeaderStyle::Draft03 => HeaderForm::Draft03,
+                    HeaderStyle::Off => HeaderForm::Off,
+                },
             })
         } else {
             Vec::new()

@@ -7,6 +7,7 @@
 use super::Worker;
 use crate::host::Host;
 use crate::leases::descriptor_state::{DescriptorState, LocalDecision};
+use crate::leases::limit_info::FurtherLimits;
 use crate::leases::local_table::ReturnableTokens;
 use crate::leases::shared_table::Write;
 use crate::leases::token_pool::TokenPool;
@@ -32,6 +33,7 @@ struct Pulled {
     /// The worker's tokens afterwards.
     pool: TokenPool,
     slot: DescriptorState,
+    further: FurtherLimits,
     /// Tokens to request in the background.
     wanted: u64,
 }
@@ -198,10 +200,10 @@ impl<H: Host> Worker<H> {
         let needed = hits.max(1).saturating_sub(pool.left(now));
         let may_refresh = self.may_refresh(descriptor);
         let refreshing_until = self.refresh_mark(now);
-        let pulled = self.change_slot(descriptor.key, now, |slot| {
-            let mut pool = pool;
+        let pulled = self.change_slot_with_limits(descriptor.key, now, |slot, further| {
+            let (mut pool, further) = (pool, further.clone());
             if slot.pool.left(now) < needed {
-                return (Pulled { pool, slot: *slot, wanted: 0 }, Write::Keep);
+                return (Pulled { pool, slot: *slot, further, wanted: 0 }, Write::Keep);
             }
             let granted = slot.pool.granted(now);
             let chunk = slot.chunk(needed, &demand, now);
@@ -214,7 +216,7 @@ impl<H: Host> Worker<H> {
             if wanted > 0 {
                 slot.refreshing_until = refreshing_until;
             }
-            (Pulled { pool, slot: *slot, wanted }, Write::Store)
+            (Pulled { pool, slot: *slot, further, wanted }, Write::Store)
         });
         let Some(pulled) = pulled else { return LocalDecision::Ask };
         self.adopt_slot(index, descriptor, &pulled, now);
@@ -239,9 +241,11 @@ impl<H: Host> Worker<H> {
             record.state.deny(slot.denied_hits, slot.denied_until, now);
         }
         if slot.limit.is_known() {
+            let in_slot = slot.pool.left(now);
             record.state.limit = slot.limit;
-            let left = u64::from(slot.limit.remaining).saturating_add(slot.pool.left(now));
+            let left = u64::from(slot.limit.remaining).saturating_add(in_slot);
             record.state.limit.remaining = u32::try_from(left).unwrap_or(u32::MAX);
+            record.further = pulled.further.with_more(in_slot);
         }
         if pulled.pool.left(now) > 0 {
             self.watch(index, descriptor);

@@ -14,6 +14,7 @@
 use super::{Outcome, Worker};
 use crate::host::{Host, StreamId};
 use crate::worker::pending_calls::Requester;
+use crate::worker::reports::with_earlier_notes;
 use crate::worker::streams::StreamState;
 use std::collections::VecDeque;
 use tidegate_core::Timestamp;
@@ -128,13 +129,13 @@ impl<H: Host> Worker<H> {
 
     fn apply(&mut self, stream: StreamId, outcome: Outcome) {
         // It may be gone by now.
-        if !matches!(self.streams.get(&stream), Some(StreamState::Paused)) {
+        if !self.streams.get(&stream).is_some_and(StreamState::is_paused) {
             return;
         }
-        self.streams.remove(&stream);
+        let waited = self.streams.remove(&stream);
         match outcome {
             Outcome::Allow(kept) => {
-                self.keep(stream, kept);
+                self.keep(stream, with_earlier_notes(waited, kept));
                 self.host.resume(stream);
             }
             Outcome::Deny(reply) => self.host.reply(stream, &reply),

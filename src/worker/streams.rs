@@ -3,6 +3,7 @@
 use crate::host::StreamId;
 use crate::request::descriptors::{Descriptors, LeaseKey};
 use crate::worker::replies::LimitStatus;
+use crate::worker::reports::Notes;
 use std::hash::{BuildHasherDefault, Hasher};
 
 #[derive(Debug)]
@@ -14,6 +15,18 @@ pub(crate) enum StreamState {
     DecidedLocally(LeaseKeys),
     /// It passed by a response with these limits.
     DecidedBySidecar(Vec<LimitStatus>),
+    /// One of these, or none, with notes. Few requests have any.
+    Noted(Box<Notes>),
+}
+
+impl StreamState {
+    pub(crate) fn is_paused(&self) -> bool {
+        match self {
+            StreamState::Paused => true,
+            StreamState::Noted(notes) => matches!(notes.state, Some(StreamState::Paused)),
+            StreamState::DecidedLocally(_) | StreamState::DecidedBySidecar(_) => false,
+        }
+    }
 }
 
 /// The requests of a worker. Envoy chooses the ids, so the hash needs no secret, and runs are
@@ -28,7 +41,7 @@ pub(crate) struct LeaseKeys {
 }
 
 impl LeaseKeys {
-    const FEW: usize = 4;
+    pub(crate) const FEW: usize = 4;
 
     pub(crate) fn of(descriptors: &Descriptors) -> LeaseKeys {
         let mut keys = LeaseKeys::default();

@@ -4,7 +4,9 @@ mod authority;
 mod counters;
 mod failures;
 mod filter_options;
+mod limits;
 mod load;
+mod reports;
 mod returns;
 mod schedules;
 mod states;
@@ -652,6 +654,7 @@ fn any_status() -> impl Strategy<Value = Status> {
                     tokens,
                     valid_until: Timestamp::from_nanos(ends),
                 }),
+                details: None,
             }
         },
     )

@@ -6,7 +6,7 @@ use super::subject::{Answers, Subject, Work};
 use anyhow::Context;
 use std::fmt::Write;
 use tidegate_authority::{Authority, open_standalone};
-use tidegate_core::{Descriptor, Entry, Hits, LeaseRequest, Nanos, Request, Timestamp};
+use tidegate_core::{Descriptor, Entry, HeaderForm, Hits, LeaseRequest, Nanos, Request, Timestamp};
 use tidegate_wire::{RequestReader, encode_answer, encode_request, lease_request_metadata};
 
 const DOMAIN: &str = "shop";
@@ -97,6 +97,7 @@ impl Calls {
                     clock: now,
                     wanted: vec![50],
                     waiting: vec![0],
+                    headers: HeaderForm::Ietf,
                 };
                 let words = lease_request_metadata(&ask);
                 let value_of = |name| {

@@ -2,9 +2,11 @@
 
 use crate::applied::{Applied, AppliedLimit, MatchedLimits};
 use crate::in_force::LimitsInForce;
+use crate::modes::Modes;
 use crate::observer::Shadow;
 use tidegate_core::{
-    Charge, Decision, Enforcement, Entry, LimitView, Request, Status, Timestamp, Value, Verdict,
+    Charge, Decision, Enforcement, Entry, FurtherLimit, LimitView, Request, Status, StatusDetails,
+    Timestamp, Value, Verdict,
 };
 use tidegate_limits::{Limit, Rule};
 
@@ -45,6 +47,54 @@ impl<'a, 'm> Decided<'a, 'm> {
         self.applied.iter().map(status).collect()
     }
 
+    /// Adds what only clients that understand leases get, to the few statuses that have it. `modes` are those
+    /// that the request was decided by.
+    pub(crate) fn add_details(&self, statuses: &mut [Status], modes: Modes) {
+        let mut decided = 0;
+        for (applied, status) in self.applied.iter().zip(statuses) {
+            let limits = applied.limits().count();
+            let decisions = self.decisions.get(decided..decided + limits).unwrap_or_default();
+            decided += limits;
+            if limits > 1 || decisions.iter().any(|decision| !decision.is_allow()) {
+                status.details = self.details(applied, decisions, modes);
+            }
+        }
+    }
+
+    #[cold]
+    fn details(
+        &self,
+        applied: &Applied<'_>,
+        decisions: &[Decision],
+        modes: Modes,
+    ) -> Option<Box<StatusDetails>> {
+        let denies_in_shadow = |(limit, decision): (AppliedLimit<'_>, &Decision)| {
+            let own = modes.enforcement_without_shadow(limit.enforcement);
+            // Of quotas it depends on the others of the request, so they are not reported.
+            !decision.is_allow()
+                && own != Enforcement::Quota
+                && modes.enforcement(own) == Enforcement::Shadow
+        };
+        let without_shadow = match applied.limits().zip(decisions).any(denies_in_shadow) {
+            true => Verdict::Deny,
+            false => Verdict::Allow,
+        };
+        let mut all: Vec<_> = applied.limits().zip(decisions).collect();
+        // The first is the one that the status itself reports.
+        all.sort_by_key(|(_, decision)| self.closeness(decision));
+        let further = all.into_iter().skip(1).take(StatusDetails::FURTHER_MAX);
+        let further: Vec<FurtherLimit> = further
+            .map(|(limit, decision)| FurtherLimit {
+                limit: view(&limit),
+                remaining: u32::try_from(decision.remaining).unwrap_or(u32::MAX),
+                reset: decision.wait(self.now),
+                verdict: if decision.is_allow() { Verdict::Allow } else { Verdict::Deny },
+            })
+            .collect();
+        let is_plain = further.is_empty() && without_shadow == Verdict::Allow;
+        (!is_plain).then(|| Box::new(StatusDetails { further, without_shadow }))
+    }
+
     /// Orders the limits of one descriptor. The first is reported: the limit that denies for longest, or
     /// else the limit with the least remaining.
     fn closeness(&self, decision: &Decision) -> (bool, u64, std::cmp::Reverse<u64>) {
@@ -54,21 +104,14 @@ impl<'a, 'm> Decided<'a, 'm> {
     }
 
     fn status(&self, limit: AppliedLimit<'_>, decision: &Decision) -> Status {
-        // `remaining` counts down from the capacity, so the capacity is the limit to report. A bucket whose
-        // burst differs from its rate has no unit that fits that number.
-        let (capacity, unit) = (limit.quota.capacity(), limit.quota.period().unit());
         let shadowed = limit.enforcement == Enforcement::Shadow;
-        let name = limit.limit.and_then(|limit| limit.name.clone());
         Status {
             verdict: if decision.is_allow() || shadowed { Verdict::Allow } else { Verdict::Deny },
-            limit: Some(LimitView {
-                requests: capacity,
-                unit: unit.filter(|_| capacity == limit.quota.requests()),
-                name: name.unwrap_or_default(),
-            }),
+            limit: Some(view(&limit)),
             remaining: u32::try_from(decision.remaining).unwrap_or(u32::MAX),
             reset: decision.wait(self.now),
             lease: None,
+            details: None,
         }
     }
 
@@ -154,5 +197,17 @@ impl<'a, 'm> Decided<'a, 'm> {
             all.push(("metadata".to_owned(), Value::Map(merged)));
         }
         Value::Map(all)
+    }
+}
+
+/// A limit as clients see it. `remaining` counts down from the capacity, so the capacity is the limit to report.
+/// A bucket whose burst differs from its rate has no unit that fits that number.
+fn view(limit: &AppliedLimit<'_>) -> LimitView {
+    let (capacity, unit) = (limit.quota.capacity(), limit.quota.period().unit());
+    let name = limit.limit.and_then(|limit| limit.name.clone());
+    LimitView {
+        requests: capacity,
+        unit: unit.filter(|_| capacity == limit.quota.requests()),
+        name: name.unwrap_or_default(),
     }
 }

@@ -1,7 +1,7 @@
 //! Settings that override every limit.
 
 use std::num::NonZeroU32;
-use tidegate_core::{DeniedHits, Enforcement, Nanos};
+use tidegate_core::{DeniedHits, Enforcement, HeaderForm, LeaseRequest, Nanos};
 
 /// Settings that override every rule.
 #[derive(Debug, Clone, Copy)]
@@ -9,6 +9,8 @@ pub struct Modes {
     pub shadow: GlobalShadow,
     pub quota: GlobalQuota,
     pub metadata: DynamicMetadata,
+    /// The headers about limits that answers carry.
+    pub headers: HeaderForm,
     /// Whether denied hits count at limits in requests. A rule's limits say so themselves.
     pub denied: DeniedHits,
     /// The longest lease. Without it no lease is granted.
@@ -23,6 +25,7 @@ impl Default for Modes {
             shadow: GlobalShadow::default(),
             quota: GlobalQuota::default(),
             metadata: DynamicMetadata::default(),
+            headers: HeaderForm::Off,
             denied: DeniedHits::default(),
             lease_ttl: None,
             lessors: NonZeroU32::MIN,
@@ -56,10 +59,24 @@ pub enum DynamicMetadata {
 
 impl Modes {
     pub(crate) fn enforcement(self, own: Enforcement) -> Enforcement {
-        match (self.shadow, self.quota, own) {
-            (GlobalShadow::On, _, _) => Enforcement::Shadow,
-            (_, GlobalQuota::On, Enforcement::Enforce) => Enforcement::Quota,
+        match self.shadow {
+            GlobalShadow::On => Enforcement::Shadow,
+            GlobalShadow::Off => self.enforcement_without_shadow(own),
+        }
+    }
+
+    /// The enforcement of a rule if the global shadow mode were off.
+    pub(crate) fn enforcement_without_shadow(self, own: Enforcement) -> Enforcement {
+        match (self.quota, own) {
+            (GlobalQuota::On, Enforcement::Enforce) => Enforcement::Quota,
             _ => own,
         }
+    }
+
+    /// The longest lease for this client. None if each of its requests needs an answer of its own: for
+    /// metadata about the request, or for headers that the client does not write itself.
+    pub(crate) fn lease_ttl_for(self, ask: &LeaseRequest) -> Option<Nanos> {
+        let writes_all = self.headers == HeaderForm::Off || self.headers == ask.headers;
+        self.lease_ttl.filter(|_| writes_all && self.metadata == DynamicMetadata::Off)
     }
 }

@@ -16,6 +16,8 @@ mod events;
 mod expiries;
 #[path = "tests/lease_bounds.rs"]
 mod lease_bounds;
+#[path = "tests/lease_details.rs"]
+mod lease_details;
 #[path = "tests/lease_terms.rs"]
 mod lease_terms;
 #[path = "tests/leases.rs"]

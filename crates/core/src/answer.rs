@@ -37,6 +37,37 @@ pub struct Status {
     pub reset: Nanos,
     /// Tokens to spend without a further call; none unless the client supports leases.
     pub lease: Option<Lease>,
+    /// None unless the client supports leases and the descriptor meets several limits, or one in shadow that
+    /// has no room.
+    pub details: Option<Box<StatusDetails>>,
+}
+
+/// A part of a [`Status`] that Envoy's protocol has no field for. Few statuses have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StatusDetails {
+    /// The limits that the descriptor meets besides [`Status::limit`], the tightest first; at most
+    /// [`StatusDetails::FURTHER_MAX`].
+    pub further: Vec<FurtherLimit>,
+    /// The verdict on the descriptor if no rule were in shadow.
+    pub without_shadow: Verdict,
+}
+
+impl StatusDetails {
+    /// So a status has up to four limits. Each takes room beside every lease of the descriptor.
+    pub const FURTHER_MAX: usize = 3;
+}
+
+/// One more limit that a descriptor meets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FurtherLimit {
+    /// The limit.
+    pub limit: LimitView,
+    /// Hits left under it.
+    pub remaining: u32,
+    /// As [`Status::reset`].
+    pub reset: Nanos,
+    /// Whether this limit has room.
+    pub verdict: Verdict,
 }
 
 impl Status {
@@ -47,6 +78,7 @@ impl Status {
         remaining: 0,
         reset: Nanos::ZERO,
         lease: None,
+        details: None,
     };
 
     /// A descriptor that is configured as unlimited.
@@ -56,6 +88,7 @@ impl Status {
         remaining: u32::MAX,
         reset: Nanos::ZERO,
         lease: None,
+        details: None,
     };
 }
 

@@ -19,6 +19,22 @@ pub struct LeaseRequest {
     pub wanted: Vec<u64>,
     /// For each descriptor, tokens wanted for requests that wait for this answer.
     pub waiting: Vec<u64>,
+    /// The headers about limits that the client writes itself, for leased requests too.
+    pub headers: HeaderForm,
+}
+
+/// The form of the headers about limits in a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HeaderForm {
+    /// None.
+    Off,
+    /// Three headers of configured names, as envoyproxy/ratelimit writes them. No lease client does.
+    Plain,
+    /// `x-ratelimit-limit`, `-remaining` and `-reset`.
+    Draft03,
+    /// `RateLimit-Policy` and `RateLimit`.
+    #[default]
+    Ietf,
 }
 
 impl LeaseRequest {

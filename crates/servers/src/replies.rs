@@ -1,7 +1,7 @@
 //! Rate limit headers for clients (`response_headers_to_add`). Decides nothing; the formats are shared with
 //! the filter.
 
-use tidegate_core::{Answer, Descriptor, LimitView, Request, Status, Verdict};
+use tidegate_core::{Answer, Descriptor, HeaderForm, LimitView, Request, Status, Verdict};
 use tidegate_wire::headers::{self, Policy};
 use tidegate_wire::rls::HeaderValue;
 
@@ -31,6 +31,15 @@ pub struct HeaderNames {
 const KEYS_BYTES_MAX: usize = 64;
 
 impl Replies {
+    pub fn form(&self) -> HeaderForm {
+        match self {
+            Replies::Off => HeaderForm::Off,
+            Replies::Plain(_) => HeaderForm::Plain,
+            Replies::Draft03 => HeaderForm::Draft03,
+            Replies::Ietf => HeaderForm::Ietf,
+        }
+    }
+
     /// The headers of `answer`. Allocates nothing if there are none.
     pub fn headers(&self, request: &Request, answer: &Answer) -> Vec<HeaderValue> {
         match self {
@@ -150,7 +159,7 @@ mod tests {
     fn status(name: &str, unit: Option<Unit>, remaining: u32, reset: u64) -> Status {
         let limit = Some(LimitView { requests: 10, unit, name: name.to_owned() });
         let reset = Nanos::from_secs(reset);
-        Status { verdict: Verdict::Allow, limit, remaining, reset, lease: None }
+        Status { verdict: Verdict::Allow, limit, remaining, reset, lease: None, details: None }
     }
 
     fn deny(status: Status) -> Status {

@@ -9,7 +9,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use tidegate::host::stats::MetricKind;
 use tidegate::host::{
-    self, CallId, Conflict, Header, Host, LogLevel, Reply, SharedValue, StreamId, Unsent,
+    self, CallId, Conflict, Header, Host, LogLevel, NamedHeader, Reply, SharedValue, StreamId,
+    Unsent,
 };
 use tidegate_core::{LeaseReturn, Timestamp};
 use tidegate_wire::{request_from_wire, returned_from, rls};
@@ -192,6 +193,12 @@ impl Host for SimHost {
     }
 
     fn add_response_headers(&self, _headers: &[Header]) {}
+
+    fn append_response_headers(&self, _headers: &[NamedHeader]) {}
+
+    fn append_request_headers(&self, _stream: StreamId, _headers: &[NamedHeader]) {}
+
+    fn set_filter_state(&self, _stream: StreamId, _name: &str, _value: &str) {}
 
     fn define_metric(&self, _kind: MetricKind, name: &str) -> Option<u32> {
         u32::try_from(name.len()).ok()

@@ -7,12 +7,13 @@
 //! | `tidegate-waiting` | request | tokens for requests that wait for the answer, in the same form; absent is none |
 //! | `tidegate-proxy` | request | the Envoy process, 16 hex digits |
 //! | `tidegate-clock` | request | the client's clock at the request, in nanoseconds; the ends of leases are in it |
+//! | `tidegate-headers` | request | the headers about limits that the client writes itself: `ietf` (absent means the same), `draft03`, `off` |
 //! | `tidegate-return` | return | the lease of each descriptor, 16 hex digits each, separated by commas |
 //! | `tidegate-call` | both | the client's number for the call, 16 hex digits, the same for retries |
 
 use crate::error::WireError;
 use crate::rls;
-use tidegate_core::{Lease, LeaseRequest, LeaseReturn, Timestamp};
+use tidegate_core::{HeaderForm, Lease, LeaseRequest, LeaseReturn, Timestamp};
 
 const LEASE: &str = "tidegate-lease";
 const WAITING: &str = "tidegate-waiting";
@@ -20,6 +21,11 @@ const PROXY: &str = "tidegate-proxy";
 const CLOCK: &str = "tidegate-clock";
 const CALL: &str = "tidegate-call";
 const RETURN: &str = "tidegate-return";
+const HEADERS: &str = "tidegate-headers";
+
+/// The forms of headers that a client may write.
+const FORMS: [(&str, HeaderForm); 3] =
+    [("ietf", HeaderForm::Ietf), ("draft03", HeaderForm::Draft03), ("off", HeaderForm::Off)];
 
 const NUMBERS: &str = "one number, or one for each descriptor";
 const IDS: &str = "16 hex digits for each descriptor";
@@ -35,6 +41,10 @@ pub fn lease_request_metadata(request: &LeaseRequest) -> Vec<(&'static str, Stri
     ];
     if request.waiting.iter().any(|waiting| *waiting > 0) {
         metadata.push((WAITING, list(&request.waiting, u64::to_string)));
+    }
+    let known = FORMS.iter().find(|(_, form)| *form == request.headers);
+    if let Some((name, _)) = known.filter(|_| request.headers != HeaderForm::default()) {
+        metadata.push((HEADERS, (*name).to_owned()));
     }
     metadata
 }
@@ -60,7 +70,14 @@ pub fn lease_request_from<'a>(
     let clock = value_of(CLOCK).unwrap_or_default();
     let clock = parse(CLOCK, clock, "a number of nanoseconds", |text| text.parse().ok())?;
     let clock = Timestamp::from_nanos(clock);
-    Ok(Some(LeaseRequest { call: number(CALL)?, proxy: number(PROXY)?, clock, wanted, waiting }))
+    let headers = match value_of(HEADERS) {
+        Some(form) => parse(HEADERS, form, "ietf, draft03 or off", |text| {
+            FORMS.iter().find(|(name, _)| *name == text).map(|(_, form)| *form)
+        })?,
+        None => HeaderForm::default(),
+    };
+    let (call, proxy) = (number(CALL)?, number(PROXY)?);
+    Ok(Some(LeaseRequest { call, proxy, clock, wanted, waiting, headers }))
 }
 
 /// The metadata of a return: its number, and the lease of each descriptor.

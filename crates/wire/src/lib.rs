@@ -4,6 +4,7 @@
 //! sidecar decodes requests and encodes answers, the filter the other way round, and both describe limits to
 //! clients by the same [`headers`]. Moves no bytes and decides nothing.
 
+mod additions;
 mod envoy;
 mod error;
 pub mod headers;
@@ -15,6 +16,7 @@ pub mod rls;
 pub mod testing;
 mod writer;
 
+pub use additions::Additions;
 pub use envoy::{CLUSTER_NAME_BYTES_MAX, grpc_service_of_cluster};
 pub use error::{DESCRIPTORS_MAX, ENTRIES_MAX, WireError};
 pub use lease::{lease_request_from, lease_request_metadata, returned_from, returned_metadata};

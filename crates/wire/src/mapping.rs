@@ -5,8 +5,8 @@ use crate::{lease, rls};
 use prost::Message;
 use prost_types::value::Kind;
 use tidegate_core::{
-    Answer, Descriptor, Direction, Entry, Hits, LimitOverride, LimitView, Nanos, Request, Status,
-    Unit, Value, Verdict,
+    Answer, Descriptor, Direction, Entry, FurtherLimit, Hits, LimitOverride, LimitView, Nanos,
+    Request, Status, StatusDetails, Unit, Value, Verdict,
 };
 
 /// Converts a request from its wire form.
@@ -137,32 +137,49 @@ fn value_to_wire(value: &Value) -> prost_types::Value {
 }
 
 fn status_to_wire(status: &Status) -> rls::DescriptorStatus {
+    let details = status.details.as_deref();
+    let further = details.map_or(&[][..], |details| details.further.as_slice());
     rls::DescriptorStatus {
         code: code(status.verdict).into(),
-        current_limit: status.limit.as_ref().map(|limit| rls::RateLimit {
-            requests_per_unit: limit.requests,
-            unit: unit_to_wire(limit.unit).into(),
-            name: limit.name.clone(),
-        }),
+        current_limit: status.limit.as_ref().map(limit_to_wire),
         limit_remaining: status.remaining,
         duration_until_reset: status
             .limit
             .is_some()
-            .then(|| duration_to_wire(reset_to_wire(status))),
+            .then(|| duration_to_wire(reset_to_wire(status, status.reset))),
         quota: status.lease.as_ref().map(lease::to_wire),
+        further_limits: further.iter().map(|limit| further_to_wire(status, limit)).collect(),
+        shadow_denied: details.is_some_and(|details| details.without_shadow == Verdict::Deny),
     }
 }
 
-/// The time until a reset, in the form of the wire.
-pub(crate) fn reset_to_wire(status: &Status) -> Nanos {
+fn limit_to_wire(limit: &LimitView) -> rls::RateLimit {
+    rls::RateLimit {
+        requests_per_unit: limit.requests,
+        unit: unit_to_wire(limit.unit).into(),
+        name: limit.name.clone(),
+    }
+}
+
+fn further_to_wire(status: &Status, further: &FurtherLimit) -> rls::FurtherLimit {
+    rls::FurtherLimit {
+        limit: Some(limit_to_wire(&further.limit)),
+        remaining: further.remaining,
+        duration_until_reset: Some(duration_to_wire(reset_to_wire(status, further.reset))),
+        is_over: further.verdict == Verdict::Deny,
+    }
+}
+
+/// A time until a reset in `status`, in the form of the wire.
+pub(crate) fn reset_to_wire(status: &Status, reset: Nanos) -> Nanos {
     match status.lease {
-        None => Nanos::from_secs(status.reset.as_secs_ceil()),
-        Some(_) => status.reset,
+        None => Nanos::from_secs(reset.as_secs_ceil()),
+        Some(_) => reset,
     }
 }
 
 /// Decodes an answer, for clients. Bytes may be anything: invalid fields are read as absent, and only a
-/// missing verdict is an error.
+/// missing verdict is an error. For its additions see [`Additions`](crate::Additions).
 ///
 /// # Errors
 /// When the bytes are not a `RateLimitResponse`, or its `overall_code` is neither of the two.
@@ -177,17 +194,38 @@ pub fn decode_answer(bytes: &[u8]) -> Result<Answer, WireError> {
 }
 
 fn status_from_wire(status: rls::DescriptorStatus) -> Status {
+    let has_details = status.shadow_denied || !status.further_limits.is_empty();
     Status {
+        details: has_details
+            .then(|| Box::new(details_from_wire(status.further_limits, status.shadow_denied))),
         verdict: verdict(status.code).unwrap_or(Verdict::Allow),
         remaining: status.limit_remaining,
         reset: status.duration_until_reset.map_or(Nanos::ZERO, duration_from_wire),
         lease: status.quota.as_ref().and_then(lease::from_wire),
-        limit: status.current_limit.map(|limit| LimitView {
-            requests: limit.requests_per_unit,
-            unit: unit_from_wire(limit.unit),
-            name: limit.name,
-        }),
+        limit: status.current_limit.map(limit_from_wire),
     }
+}
+
+fn limit_from_wire(limit: rls::RateLimit) -> LimitView {
+    LimitView {
+        requests: limit.requests_per_unit,
+        unit: unit_from_wire(limit.unit),
+        name: limit.name,
+    }
+}
+
+#[cold]
+fn details_from_wire(further: Vec<rls::FurtherLimit>, shadow_denied: bool) -> StatusDetails {
+    let verdict = |denied| if denied { Verdict::Deny } else { Verdict::Allow };
+    let further = further.into_iter().take(StatusDetails::FURTHER_MAX).filter_map(|further| {
+        Some(FurtherLimit {
+            limit: limit_from_wire(further.limit?),
+            remaining: further.remaining,
+            reset: further.duration_until_reset.map_or(Nanos::ZERO, duration_from_wire),
+            verdict: verdict(further.is_over),
+        })
+    });
+    StatusDetails { further: further.collect(), without_shadow: verdict(shadow_denied) }
 }
 
 fn duration_to_wire(span: Nanos) -> prost_types::Duration {

@@ -239,12 +239,12 @@ fn place_of<T>(places: &mut Vec<T>, number: usize, new: impl FnOnce() -> T) -> &
 }
 
 /// The remaining fields of a message.
-struct Fields<'a> {
-    bytes: &'a [u8],
+pub(crate) struct Fields<'a> {
+    pub(crate) bytes: &'a [u8],
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Value<'a> {
+pub(crate) enum Value<'a> {
     Number(u64),
     Bytes(&'a [u8]),
     /// A fixed-length value, which no field of these messages has.
@@ -254,7 +254,7 @@ enum Value<'a> {
 impl<'a> Fields<'a> {
     /// The next field. `Some(None)` at the end; None leaves the message to prost.
     #[inline]
-    fn next(&mut self) -> Option<Option<(u32, Value<'a>)>> {
+    pub(crate) fn next(&mut self) -> Option<Option<(u32, Value<'a>)>> {
         if self.bytes.is_empty() {
             return Some(None);
         }

@@ -88,8 +88,8 @@ pub struct HeaderValue {
     pub value: String,
 }
 
-/// An answer without metadata, which the filter does not use: parsing a Struct only to drop it would take
-/// time, and a good part of the module's size.
+/// An answer without its additions: prost's code for a Struct would be a good part of the module's size, so
+/// `additions` reads these by hand.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ResponseToFilter {
     /// As in [`RateLimitResponse`].
@@ -118,6 +118,30 @@ pub struct DescriptorStatus {
     /// Hits that may be spent without a call: a lease. Only for clients that request one.
     #[prost(message, optional, tag = "5")]
     pub quota: Option<Quota>,
+    /// The limits that the descriptor meets besides `current_limit`. Tidegate's own field, as the next one:
+    /// only for clients that request leases; others would skip it.
+    #[prost(message, repeated, tag = "1001")]
+    pub further_limits: Vec<FurtherLimit>,
+    /// The descriptor would be denied if its rule were not in shadow.
+    #[prost(bool, tag = "1002")]
+    pub shadow_denied: bool,
+}
+
+/// One more limit that a descriptor meets; Tidegate's own message.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FurtherLimit {
+    /// The limit.
+    #[prost(message, optional, tag = "1")]
+    pub limit: Option<RateLimit>,
+    /// Hits left.
+    #[prost(uint32, tag = "2")]
+    pub remaining: u32,
+    /// Time until the limit resets.
+    #[prost(message, optional, tag = "3")]
+    pub duration_until_reset: Option<prost_types::Duration>,
+    /// The limit has no room for the hits of the request.
+    #[prost(bool, tag = "4")]
+    pub is_over: bool,
 }
 
 /// `RateLimitResponse.Quota`, which carries a lease.

@@ -5,7 +5,7 @@
 use crate::mapping::{code, reset_to_wire, struct_to_wire, unit_to_wire};
 use crate::rls::HeaderValue;
 use prost::Message;
-use tidegate_core::{Answer, Lease, LimitView, Status};
+use tidegate_core::{Answer, Lease, LimitView, Status, StatusDetails, Verdict};
 
 /// Wire types.
 const VARINT: u8 = 0;
@@ -35,10 +35,33 @@ fn status_to(status: &Status, bytes: &mut Vec<u8>) {
     }
     number(3, status.remaining.into(), bytes);
     if status.limit.is_some() {
-        message(4, bytes, |bytes| time(reset_to_wire(status).as_nanos(), bytes));
+        let reset = reset_to_wire(status, status.reset);
+        message(4, bytes, |bytes| time(reset.as_nanos(), bytes));
     }
     if let Some(lease) = &status.lease {
         message(5, bytes, |bytes| lease_to(lease, bytes));
+    }
+    if let Some(details) = &status.details {
+        details_to(status, details, bytes);
+    }
+}
+
+/// The fields 1001 and 1002, whose tags take two bytes.
+#[cold]
+fn details_to(status: &Status, details: &StatusDetails, bytes: &mut Vec<u8>) {
+    for further in &details.further {
+        varint(1001 << 3 | u64::from(BYTES), bytes);
+        with_length(bytes, |bytes| {
+            message(1, bytes, |bytes| limit_to(&further.limit, bytes));
+            number(2, further.remaining.into(), bytes);
+            let reset = reset_to_wire(status, further.reset);
+            message(3, bytes, |bytes| time(reset.as_nanos(), bytes));
+            number(4, (further.verdict == Verdict::Deny).into(), bytes);
+        });
+    }
+    if details.without_shadow == Verdict::Deny {
+        varint(1002 << 3 | u64::from(VARINT), bytes);
+        bytes.push(1);
     }
 }
 
@@ -84,7 +107,14 @@ fn text(tag: u8, text: &str, bytes: &mut Vec<u8>) {
 /// A message. Its length is known when it is written, and mostly takes one byte.
 #[inline]
 fn message(tag: u8, bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
-    bytes.extend_from_slice(&[tag << 3 | BYTES, 0]);
+    bytes.push(tag << 3 | BYTES);
+    with_length(bytes, write);
+}
+
+/// Bytes after their length.
+#[inline]
+fn with_length(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    bytes.push(0);
     let start = bytes.len();
     write(bytes);
     let len = bytes.len() - start;

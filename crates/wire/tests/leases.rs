@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use prost::Message;
 use tidegate_core::{
-    Answer, Lease, LeaseRequest, LeaseReturn, LimitView, Nanos, Status, Timestamp, Unit, Verdict,
+    Answer, HeaderForm, Lease, LeaseRequest, LeaseReturn, LimitView, Nanos, Status, Timestamp,
+    Unit, Verdict,
 };
 use tidegate_wire::rls::{Code, DescriptorStatus, Quota, RateLimitResponse};
 use tidegate_wire::{
@@ -49,6 +50,7 @@ fn an_ask_has_these_words() {
         clock: Timestamp::from_nanos(1_234),
         wanted: vec![50, 0],
         waiting: vec![0, 3],
+        headers: HeaderForm::Draft03,
     };
     let expected = [
         ("tidegate-lease", "50,0"),
@@ -56,12 +58,13 @@ fn an_ask_has_these_words() {
         ("tidegate-proxy", "00000000000000ab"),
         ("tidegate-clock", "1234"),
         ("tidegate-waiting", "0,3"),
+        ("tidegate-headers", "draft03"),
     ];
     assert_eq!(
         lease_request_metadata(&ask),
         expected.map(|(name, value)| (name, value.to_owned()))
     );
-    let nobody_waits = LeaseRequest { waiting: vec![0, 0], ..ask };
+    let nobody_waits = LeaseRequest { waiting: vec![0, 0], headers: HeaderForm::Ietf, ..ask };
     let names: Vec<_> =
         lease_request_metadata(&nobody_waits).iter().map(|(name, _)| *name).collect();
     assert_eq!(names, ["tidegate-lease", "tidegate-call", "tidegate-proxy", "tidegate-clock"]);
@@ -76,14 +79,15 @@ fn an_ask_has_these_words() {
 fn asks_and_returns_survive_the_wire() {
     let ask = (1..9usize).prop_flat_map(|descriptors| {
         let numbers = || prop::collection::vec(any::<u64>(), descriptors);
-        (any::<u64>(), any::<u64>(), numbers(), numbers())
+        let headers =
+            prop::sample::select(vec![HeaderForm::Ietf, HeaderForm::Draft03, HeaderForm::Off]);
+        (any::<u64>(), any::<u64>(), numbers(), numbers(), headers)
     });
     runner(500)
-        .run(&ask, |(proxy, clock, wanted, waiting)| {
+        .run(&ask, |(proxy, clock, wanted, waiting, headers)| {
             let (descriptors, ids) = (wanted.len(), waiting.clone());
-            let call = proxy ^ clock;
-            let ask =
-                LeaseRequest { call, proxy, clock: Timestamp::from_nanos(clock), wanted, waiting };
+            let (call, clock) = (proxy ^ clock, Timestamp::from_nanos(clock));
+            let ask = LeaseRequest { call, proxy, clock, wanted, waiting, headers };
             let metadata = written(lease_request_metadata(&ask));
             prop_assert_eq!(ask_from(descriptors, &metadata), Ok(Some(ask)));
             prop_assert_eq!(return_from(descriptors, &metadata), Ok(None));
@@ -110,6 +114,7 @@ fn one_number_is_for_each_descriptor_and_absent_waiting_is_none() {
         clock: Timestamp::from_nanos(7),
         wanted: vec![50; 3],
         waiting: vec![0; 3],
+        headers: HeaderForm::Ietf,
     };
     assert_eq!(ask_from(3, &metadata), Ok(Some(ask)));
 }
@@ -194,7 +199,14 @@ fn no_bytes_of_metadata_are_too_strange() {
 
 fn status(lease: Option<Lease>, reset: Nanos) -> Status {
     let limit = LimitView { requests: 5, unit: Some(Unit::Minute), name: String::new() };
-    Status { verdict: Verdict::Allow, limit: Some(limit), remaining: 4, reset, lease }
+    Status {
+        verdict: Verdict::Allow,
+        limit: Some(limit),
+        remaining: 4,
+        reset,
+        lease,
+        details: None,
+    }
 }
 
 fn answer(statuses: Vec<Status>) -> Answer {

@@ -5,8 +5,8 @@ use proptest::test_runner::{Config, RngSeed, TestRunner};
 use prost::Message;
 use prost_types::value::Kind;
 use tidegate_core::{
-    Answer, Charge, Descriptor, Direction, Entry, Hits, LimitOverride, LimitView, Nanos, Request,
-    Status, Unit, Value, Verdict,
+    Answer, Charge, Descriptor, Direction, Entry, FurtherLimit, Hits, LimitOverride, LimitView,
+    Nanos, Request, Status, StatusDetails, Unit, Value, Verdict,
 };
 use tidegate_wire::rls::{
     DescriptorEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
@@ -149,6 +149,7 @@ fn seconds_until_reset_are_rounded_up() {
         remaining: 0,
         reset: Nanos::new(1_000_000_001),
         lease: None,
+        details: None,
     };
     let wire = |status: &Status| {
         let answer =
@@ -183,15 +184,21 @@ fn statuses() -> impl Strategy<Value = Status> {
         name,
     });
     let verdict = prop_oneof![Just(Verdict::Allow), Just(Verdict::Deny)];
-    (verdict, limit, any::<u32>(), 0u64..1_000_000_000).prop_map(
-        |(verdict, limit, remaining, secs)| Status {
-            verdict,
-            limit: Some(limit),
-            remaining,
-            reset: Nanos::from_secs(secs),
-            lease: None,
-        },
-    )
+    let parts = (verdict, limit, any::<u32>(), 0u64..1_000_000_000);
+    let further = parts.clone().prop_map(|(verdict, limit, remaining, secs)| FurtherLimit {
+        limit,
+        remaining,
+        reset: Nanos::from_secs(secs),
+        verdict,
+    });
+    let further = prop::collection::vec(further, 0..=StatusDetails::FURTHER_MAX);
+    (parts, further).prop_map(|((verdict, limit, remaining, secs), further)| {
+        let without_shadow = if remaining % 2 == 0 { Verdict::Deny } else { Verdict::Allow };
+        let has_details = !further.is_empty() || without_shadow == Verdict::Deny;
+        let details = has_details.then(|| Box::new(StatusDetails { further, without_shadow }));
+        let reset = Nanos::from_secs(secs);
+        Status { verdict, limit: Some(limit), remaining, reset, lease: None, details }
+    })
 }
 
 #[test]

@@ -6,13 +6,16 @@ use proptest::test_runner::{Config, RngSeed, TestRunner};
 use prost::Message;
 use std::cell::RefCell;
 use tidegate_core::{
-    Answer, Lease, LimitView, Nanos, Request, Status, Timestamp, Unit, Value, Verdict,
+    Answer, FurtherLimit, Lease, LimitView, Nanos, Request, Status, StatusDetails, Timestamp, Unit,
+    Value, Verdict,
 };
 use tidegate_wire::rls::{
     DescriptorEntry, HeaderValue, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+    RateLimitResponse,
 };
 use tidegate_wire::{
-    RequestReader, WireError, decode_request, encode_answer, request_from_wire, response_to_wire,
+    Additions, RequestReader, Struct, WireError, decode_request, encode_answer, request_from_wire,
+    response_to_wire,
 };
 
 fn runner(cases: u32) -> TestRunner {
@@ -216,13 +219,57 @@ fn a_reader_reads_short_messages_after_long_ones() {
     }
 }
 
+/// Of whole answers, and of some in which a byte is another one.
+#[test]
+fn additions_are_read_as_prost_reads_them() {
+    let header = || (text(), text()).prop_map(|(key, value)| HeaderValue { key, value });
+    let headers = || prop::collection::vec(header(), 0..4);
+    let metadata = prop::option::of(prop::collection::btree_map(text(), any::<bool>(), 0..4));
+    let body = prop::collection::vec(any::<u8>(), 0..9);
+    let change = prop::option::of((any::<prop::sample::Index>(), any::<u8>()));
+    let answers = (headers(), headers(), body, metadata, statuses(), change);
+    runner(2_000)
+        .run(&answers, |(response, request, body, metadata, status, change)| {
+            let mut answer = response_to_wire(&Answer {
+                verdict: Verdict::Deny,
+                statuses: vec![status],
+                metadata: None,
+            });
+            answer.response_headers_to_add = response;
+            answer.request_headers_to_add = request;
+            answer.raw_body = body;
+            answer.dynamic_metadata = metadata.map(|fields| Struct {
+                fields: fields.into_iter().map(|(name, flag)| (name, flag.into())).collect(),
+            });
+            let mut bytes = answer.encode_to_vec();
+            if let Some((index, byte)) = change {
+                let index = index.index(bytes.len());
+                bytes[index] = byte;
+            }
+            let Ok(answer) = RateLimitResponse::decode(bytes.as_slice()) else {
+                let _ = Additions::of_answer(&bytes);
+                return Ok(());
+            };
+            // Groups and the like are left out as a whole.
+            let Some(read) = Additions::of_answer(&bytes) else {
+                let nothing = answer.response_headers_to_add.is_empty()
+                    && answer.request_headers_to_add.is_empty()
+                    && answer.raw_body.is_empty()
+                    && answer.dynamic_metadata.is_none();
+                prop_assert!(nothing || change.is_some());
+                return Ok(());
+            };
+            prop_assert_eq!(read.response_headers, answer.response_headers_to_add);
+            prop_assert_eq!(read.request_headers, answer.request_headers_to_add);
+            prop_assert_eq!(read.body, answer.raw_body);
+            let metadata = Struct::decode(read.metadata.as_slice()).unwrap();
+            prop_assert_eq!(metadata, answer.dynamic_metadata.unwrap_or_default());
+            Ok(())
+        })
+        .unwrap();
+}
+
 fn statuses() -> impl Strategy<Value = Status> {
-    let unit = prop::option::of(prop::sample::select(Unit::ALL.to_vec()));
-    let limit = (any::<u32>(), unit, text()).prop_map(|(requests, unit, name)| LimitView {
-        requests,
-        unit,
-        name,
-    });
     let lease = (any::<u64>(), any::<u32>(), any::<u64>()).prop_map(|(id, tokens, until)| Lease {
         id,
         tokens,
@@ -230,17 +277,41 @@ fn statuses() -> impl Strategy<Value = Status> {
     });
     let parts = (
         prop::sample::select(vec![Verdict::Allow, Verdict::Deny]),
-        prop::option::of(limit),
+        prop::option::of(limits()),
         prop_oneof![0..3_u32, any::<u32>()],
         prop_oneof![0..3_000_000_000_u64, any::<u64>()],
         prop::option::of(lease),
+        prop::option::of(details()),
     );
-    parts.prop_map(|(verdict, limit, remaining, reset, lease)| Status {
+    parts.prop_map(|(verdict, limit, remaining, reset, lease, details)| Status {
         verdict,
         limit,
         remaining,
         reset: Nanos::new(reset),
         lease,
+        details,
+    })
+}
+
+fn details() -> impl Strategy<Value = Box<StatusDetails>> {
+    let verdicts = || prop::sample::select(vec![Verdict::Allow, Verdict::Deny]);
+    let further = (limits(), any::<u32>(), any::<u64>(), verdicts());
+    let further = further.prop_map(|(limit, remaining, reset, verdict)| FurtherLimit {
+        limit,
+        remaining,
+        reset: Nanos::new(reset),
+        verdict,
+    });
+    (prop::collection::vec(further, 0..4), verdicts())
+        .prop_map(|(further, without_shadow)| Box::new(StatusDetails { further, without_shadow }))
+}
+
+fn limits() -> impl Strategy<Value = LimitView> {
+    let unit = prop::option::of(prop::sample::select(Unit::ALL.to_vec()));
+    (any::<u32>(), unit, text()).prop_map(|(requests, unit, name)| LimitView {
+        requests,
+        unit,
+        name,
     })
 }
 

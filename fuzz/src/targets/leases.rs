@@ -6,7 +6,7 @@ use crate::input::Input;
 use crate::memory::Meter;
 use crate::work::Bound;
 use std::time::Duration;
-use tidegate_core::{LeaseRequest, Timestamp};
+use tidegate_core::{HeaderForm, LeaseRequest, Timestamp};
 use tidegate_wire::{
     DESCRIPTORS_MAX, lease_request_from, lease_request_metadata, returned_from, returned_metadata,
 };
@@ -17,13 +17,14 @@ const WORK: Bound = Bound { fixed: Duration::from_micros(300), nanos_per_byte: 5
 /// The longest value in an error message, with each byte as `\u{13}`, and the words around it.
 const MESSAGE_BYTES_MAX: usize = 800;
 
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 7] = [
     "tidegate-lease",
     "tidegate-waiting",
     "tidegate-proxy",
     "tidegate-clock",
     "tidegate-call",
     "tidegate-return",
+    "tidegate-headers",
 ];
 
 /// A line for each name, in the order of [`NAMES`]: `+` and its value; anything else means absent.
@@ -86,6 +87,7 @@ fn seeds() -> Vec<Vec<u8>> {
         clock,
         wanted,
         waiting,
+        headers: HeaderForm::Off,
     };
     vec![
         seed(1, &lease_request_metadata(&ask(vec![50], vec![0]))),

@@ -1,16 +1,20 @@
 //! The actions, with the field names of Envoy's route configuration.
 
-use super::checks::{empty, header_name, literal, not_empty, number_or, some_items, when_absent};
+use super::checks::{
+    empty, has_command, header_name, literal, not_empty, number_or, some_items, when_absent,
+};
+use super::format;
+use super::jwt_claim::{extension, jwt_claim};
 use super::matcher::{address_matcher, header_matcher, query_matcher, sense};
 use super::metadata::{FIELDS, FIELDS_DYNAMIC, metadata};
 use crate::config::ConfigError;
 use crate::config::encoded::Encoded;
+use crate::config::format::Moment;
 use crate::config::interner::Interner;
 use crate::config::node::Node;
-use crate::config::rate_limit::{Action, WhenAbsent};
-use crate::config::unsupported::OF_AN_ACTION;
+use crate::config::rate_limit::{Action, Formatted, WhenAbsent};
 
-const ACTIONS: [&str; 12] = [
+const ACTIONS: [&str; 14] = [
     "request_headers",
     "query_parameters",
     "remote_address",
@@ -23,30 +27,52 @@ const ACTIONS: [&str; 12] = [
     "dynamic_metadata",
     "source_cluster",
     "destination_cluster",
+    "extension",
+    "jwt_claim",
 ];
 
-/// A protobuf oneof: an object with one of the actions.
-pub(super) fn action(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
-    node.object("an object with one action", &ACTIONS, &OF_AN_ACTION)?;
+/// A protobuf oneof: an object with one of the actions. A format is another action after it.
+pub(super) fn action(
+    node: &Node<'_>,
+    interner: &mut Interner,
+    actions: &mut Vec<Action>,
+) -> Result<(), ConfigError> {
+    node.object("an object with one action", &ACTIONS, &[])?;
     let (name, of) = node.one_of(&ACTIONS)?;
+    let mut format = None;
+    actions.push(action_of(name, &of, interner, &mut format)?);
+    actions.extend(format);
+    Ok(())
+}
+
+fn action_of(
+    name: &str,
+    of: &Node<'_>,
+    interner: &mut Interner,
+    format: &mut Option<Action>,
+) -> Result<Action, ConfigError> {
     match name {
-        "request_headers" => request_headers(&of, interner),
-        "query_parameters" => query_parameters(&of, interner),
+        "request_headers" => request_headers(of, interner),
+        "query_parameters" => query_parameters(of, interner),
         "remote_address" => {
-            empty(&of)?;
+            empty(of)?;
             Ok(Action::Address { key: Encoded::key("remote_address") })
         }
-        "masked_remote_address" => masked_remote_address(&of),
-        "remote_address_match" => remote_address_match(&of),
+        "masked_remote_address" => masked_remote_address(of),
+        "remote_address_match" => remote_address_match(of, interner, format),
         "generic_key" => {
-            of.object("an object with `descriptor_value`", &CONSTANT, &[])?;
-            Ok(Action::Constant(constant(&of, "generic_key")?))
+            of.object("an object with `descriptor_value`", &FIXED, &[])?;
+            Ok(Action::Constant(fixed(of, "generic_key", interner, format)?))
         }
-        "header_value_match" | "query_parameter_value_match" => value_match(name, &of, interner),
-        "metadata" => metadata(&of, &FIELDS, interner),
-        "dynamic_metadata" => metadata(&of, &FIELDS[..FIELDS_DYNAMIC], interner),
-        "source_cluster" => property(&of, name, interner, &["xds", "node", "cluster"]),
-        _ => property(&of, name, interner, &["xds", "cluster_name"]),
+        "header_value_match" | "query_parameter_value_match" => {
+            value_match(name, of, interner, format)
+        }
+        "metadata" => metadata(of, &FIELDS, interner),
+        "dynamic_metadata" => metadata(of, &FIELDS[..FIELDS_DYNAMIC], interner),
+        "extension" => extension(of, interner),
+        "jwt_claim" => jwt_claim(of, interner),
+        "source_cluster" => property(of, name, interner, &["xds", "node", "cluster"]),
+        _ => property(of, name, interner, &["xds", "cluster_name"]),
     }
 }
 
@@ -69,21 +95,36 @@ fn key_or<'a>(node: &'a Node<'a>, default: &'a str) -> Result<&'a str, ConfigErr
     }
 }
 
-/// The fields of a constant entry.
-const CONSTANT: [&str; 3] = ["descriptor_value", "descriptor_key", "default_value"];
+/// The fields of an entry with a configured value.
+const FIXED: [&str; 3] = ["descriptor_value", "descriptor_key", "default_value"];
 
-/// The entry of an action with a configured value. `default_value` replaces an empty value, which
-/// here means an absent one.
-fn constant(node: &Node<'_>, key_default: &str) -> Result<Encoded, ConfigError> {
+/// The entry of an action with a configured value: constant, or empty and with a `format`.
+/// `default_value` replaces an empty value; a configured one means an absent one.
+fn fixed(
+    node: &Node<'_>,
+    key_default: &str,
+    interner: &mut Interner,
+    format: &mut Option<Action>,
+) -> Result<Encoded, ConfigError> {
     let key = key_or(node, key_default)?;
-    if let Some(value) = node.field("descriptor_value")
-        && !value.text()?.is_empty()
-    {
-        return Ok(Encoded::entry(key, literal(&value)?));
+    let default = match node.field("default_value") {
+        Some(value) if !value.text()?.is_empty() => Some(Encoded::entry(key, literal(&value)?)),
+        _ => None,
+    };
+    let value = match node.field("descriptor_value") {
+        Some(value) => value.text()?,
+        None => "",
+    };
+    if has_command(value.as_bytes()) {
+        let value = format::format(&node.at("descriptor_value"), Moment::Request, interner)?;
+        let formatted = Formatted { key: Encoded::key(key), format: value, default };
+        *format = Some(Action::Formatted(Box::new(formatted)));
+        return Ok(Encoded(Vec::new()));
     }
-    match node.field("default_value") {
-        Some(value) => Ok(Encoded::entry(key, literal(&value)?)),
-        None => Err(node.at("descriptor_value").error("is required and must not be empty")),
+    match (value, default) {
+        ("", Some(default)) => Ok(default),
+        ("", None) => Err(node.at("descriptor_value").error("is required and must not be empty")),
+        (value, _) => Ok(Encoded::entry(key, value)),
     }
 }
 
@@ -119,11 +160,15 @@ fn masked_remote_address(node: &Node<'_>) -> Result<Action, ConfigError> {
     })
 }
 
-fn remote_address_match(node: &Node<'_>) -> Result<Action, ConfigError> {
+fn remote_address_match(
+    node: &Node<'_>,
+    interner: &mut Interner,
+    format: &mut Option<Action>,
+) -> Result<Action, ConfigError> {
     let fields = ["descriptor_value", "descriptor_key", "default_value", "address_matcher"];
     node.object("an object with `address_matcher`", &fields, &[])?;
     Ok(Action::AddressMatch {
-        entry: constant(node, "remote_address_match")?,
+        entry: fixed(node, "remote_address_match", interner, format)?,
         matcher: address_matcher(&node.required("address_matcher")?)?,
     })
 }
@@ -133,6 +178,7 @@ fn value_match(
     name: &str,
     node: &Node<'_>,
     interner: &mut Interner,
+    format: &mut Option<Action>,
 ) -> Result<Action, ConfigError> {
     let of_headers = name == "header_value_match";
     let (key_default, list) = match of_headers {
@@ -141,7 +187,7 @@ fn value_match(
     };
     let fields = ["descriptor_value", "descriptor_key", "default_value", "expect_match", list];
     node.object(&format!("an object with `descriptor_value` and `{list}`"), &fields, &[])?;
-    let entry = constant(node, key_default)?;
+    let entry = fixed(node, key_default, interner, format)?;
     let mut matchers = Vec::new();
     for item in &some_items(&node.required(list)?)? {
         matchers.push(match of_headers {

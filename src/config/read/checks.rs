@@ -76,6 +76,21 @@ pub(super) fn in_range(node: &Node<'_>, min: u64, max: u64) -> Result<u32, Confi
     }
 }
 
+/// The number of an enum's value, which is its name or its number, as in protobuf's JSON.
+#[inline(never)]
+pub(super) fn number_of(node: &Node<'_>, names: &[&str]) -> Result<usize, ConfigError> {
+    let number = if node.is_text() {
+        names.iter().position(|name| node.text() == Ok(*name))
+    } else {
+        usize::try_from(node.whole("a name or its number")?).ok()
+    };
+    match (number.filter(|number| *number < names.len()), node.text()) {
+        (Some(number), _) => Ok(number),
+        (None, Ok(name)) => Err(node.unknown("variant", name, names)),
+        (None, Err(_)) => Err(node.unknown("variant", &node.whole("")?.to_string(), names)),
+    }
+}
+
 /// An integer, also as a text: protobuf's JSON writes 64-bit numbers so.
 #[inline(never)]
 pub(super) fn whole_number(node: &Node<'_>) -> Result<i64, ConfigError> {
@@ -102,18 +117,16 @@ pub(super) fn as_header_name(node: &Node<'_>, name: &str) -> Result<String, Conf
     Ok(name.to_ascii_lowercase())
 }
 
-/// A value that goes into descriptors unchanged. Envoy may treat it as a format; here that would
-/// give all clients one counter.
+/// A value that goes into descriptors unchanged, as in Envoy. A format here would give all clients
+/// one counter.
 #[inline(never)]
 pub(super) fn literal<'a>(node: &Node<'a>) -> Result<&'a str, ConfigError> {
     let value = node.text()?;
     if has_command(value.as_bytes()) {
-        return Err(node.error(&format!(
-            "formats such as {value:?} are not supported; use `request_headers`, `metadata` or \
-             another action that has the value"
-        )));
+        let message = "must not have commands: it is used as it is, as in Envoy";
+        return Err(node.error(message));
     }
-    not_empty(node)
+    Ok(value)
 }
 
 /// Whether it contains a command: `%NAME%` or `%NAME(...)%`. A percent sign alone is none.
@@ -134,7 +147,10 @@ pub(super) fn has_command(mut value: &[u8]) -> bool {
 
 /// The path of a property; Envoy separates its parts by NUL.
 #[inline(never)]
-pub(super) fn property_path(node: &Node<'_>, parts: &[&str]) -> Result<Vec<String>, ConfigError> {
+pub(super) fn property_path(
+    node: &Node<'_>,
+    parts: Vec<String>,
+) -> Result<Vec<String>, ConfigError> {
     if parts.len() > PROPERTY_PARTS_MAX {
         let (depth, max) = (parts.len(), PROPERTY_PARTS_MAX);
         let message = format!("{depth} parts are too many (maximum {max}, including Envoy's own)");
@@ -143,7 +159,12 @@ pub(super) fn property_path(node: &Node<'_>, parts: &[&str]) -> Result<Vec<Strin
     if parts.iter().any(|part| part.is_empty() || part.as_bytes().contains(&0)) {
         return Err(node.error("a name must not be empty or contain NUL"));
     }
-    Ok(parts.iter().map(|&part| part.to_owned()).collect())
+    Ok(parts)
+}
+
+#[inline(never)]
+pub(super) fn owned(parts: &[&str]) -> Vec<String> {
+    parts.iter().map(|&part| part.to_owned()).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! The `metadata` action, and the keys of metadata.
 
-use super::checks::{not_empty, property_path, some_items, when_absent};
+use super::checks::{
+    in_range, not_empty, number_of, owned, property_path, some_items, when_absent,
+};
 use crate::config::ConfigError;
 use crate::config::encoded::Encoded;
 use crate::config::interner::Interner;
@@ -8,12 +10,12 @@ use crate::config::node::Node;
 use crate::config::rate_limit::{Action, Source, WhenAbsent};
 
 /// The prefix of a kind of metadata among Envoy's properties.
-type Root = [&'static str];
+pub(super) type Root = [&'static str];
 
-const DYNAMIC: &Root = &["metadata", "filter_metadata"];
+pub(super) const DYNAMIC: &Root = &["metadata", "filter_metadata"];
 /// Conditions on routes use it too.
 pub(super) const ROUTE_ENTRY: &Root = &["xds", "route_metadata", "filter_metadata"];
-const CLUSTER_ENTRY: &Root = &["xds", "cluster_metadata", "filter_metadata"];
+pub(super) const CLUSTER_ENTRY: &Root = &["xds", "cluster_metadata", "filter_metadata"];
 
 /// The fields of the action. Its deprecated form, `dynamic_metadata`, has the first three.
 pub(super) const FIELDS: [&str; 5] =
@@ -47,36 +49,27 @@ pub(super) fn metadata(
 /// The property below `root` that a metadata key names.
 pub(super) fn metadata_key(node: &Node<'_>, root: &Root) -> Result<Vec<String>, ConfigError> {
     node.object("an object with `key` and `path`", &["key", "path"], &[])?;
-    let mut parts = root.to_vec();
+    let mut parts = owned(root);
     let (key, path) = (node.required("key")?, node.required("path")?);
-    parts.push(key.text()?);
+    parts.push(key.text()?.to_owned());
     let segments = some_items(&path)?;
     for segment in &segments {
-        segment.object("an object with `key`", &["key"], &[])?;
-        parts.push(segment.required("key")?.text()?);
+        segment.object("an object with `key` or `index`", &["key", "index"], &[])?;
+        parts.push(match segment.one_of(&["key", "index"])? {
+            ("key", key) => key.text()?.to_owned(),
+            // Envoy counts the items of a list from 0.
+            (_, index) => in_range(&index, 0, u32::MAX.into())?.to_string(),
+        });
     }
-    property_path(node, &parts)
+    property_path(node, parts)
 }
 
-/// An enum as in protobuf's JSON: by name, or by number.
 fn root(node: &Node<'_>) -> Result<&'static Root, ConfigError> {
-    const EXPECTED: &str = "DYNAMIC, ROUTE_ENTRY or CLUSTER_ENTRY, or its number";
-    let number = if node.is_text() {
-        match node.text()? {
-            "DYNAMIC" => 0,
-            "ROUTE_ENTRY" => 1,
-            "CLUSTER_ENTRY" => 2,
-            "CLUSTER_LOCALITY_ENTRY" => 3,
-            _ => -1,
-        }
-    } else {
-        node.whole(EXPECTED)?
-    };
-    match number {
+    let known = ["DYNAMIC", "ROUTE_ENTRY", "CLUSTER_ENTRY", "CLUSTER_LOCALITY_ENTRY"];
+    match number_of(node, &known)? {
         0 => Ok(DYNAMIC),
         1 => Ok(ROUTE_ENTRY),
         2 => Ok(CLUSTER_ENTRY),
-        3 => Err(node.error("not supported: a Wasm filter cannot see CLUSTER_LOCALITY_ENTRY")),
-        _ => Err(node.error(&format!("expected {EXPECTED}"))),
+        _ => Err(node.error("not supported: a Wasm filter cannot see CLUSTER_LOCALITY_ENTRY")),
     }
 }

@@ -1,11 +1,13 @@
 //! One entry of `rate_limits`: its actions, its cost, and its conditions.
 
 use super::action::action;
-use super::checks::{as_header_name, header_name, in_range, items_up_to};
-use super::enforcement;
+use super::checks::{header_name, in_range, items_up_to};
+use super::limit::limit;
 use super::matcher::{NameTest, name_test};
 use super::metadata::{ROUTE_ENTRY, metadata_key};
+use super::{enforcement, format};
 use crate::config::ConfigError;
+use crate::config::format::{Command, Moment, Show};
 use crate::config::interner::Interner;
 use crate::config::node::Node;
 use crate::config::rate_limit::{Condition, Fact, HITS_MAX, HitsAddend, RateLimit, Source};
@@ -15,8 +17,16 @@ pub(super) fn rate_limit(
     node: &Node<'_>,
     interner: &mut Interner,
 ) -> Result<RateLimit, ConfigError> {
-    let fields =
-        ["actions", "hits_addend", "routes", "route_metadata", "shadow", "stage", "disable_key"];
+    let fields = [
+        "actions",
+        "hits_addend",
+        "routes",
+        "route_metadata",
+        "shadow",
+        "stage",
+        "disable_key",
+        "limit",
+    ];
     node.object("an object with `actions`", &fields, &OF_A_RATE_LIMIT)?;
     // Of Envoy's runtime, which a Wasm filter cannot read. Without a value there, it has no effect.
     if let Some(key) = node.field("disable_key") {
@@ -29,7 +39,10 @@ pub(super) fn rate_limit(
     };
     let mut actions = Vec::new();
     for item in &items_up_to(&node.required("actions")?, tidegate_wire::ENTRIES_MAX)? {
-        actions.push(action(item, interner)?);
+        action(item, interner, &mut actions)?;
+    }
+    if let Some(limit) = node.field("limit") {
+        actions.push(self::limit(&limit, interner)?);
     }
     Ok(RateLimit { enforcement: enforcement(node)?, conditions, hits, actions })
 }
@@ -82,10 +95,13 @@ fn hits_addend(node: &Node<'_>, interner: &mut Interner) -> Result<HitsAddend, C
             return Ok(HitsAddend::Number(in_range(&number, 0, HITS_MAX)?.into()));
         }
         (None, Some(format), None) => {
-            let text = format.text()?;
-            let name = text.strip_prefix("%REQ(").and_then(|rest| rest.strip_suffix(")%"));
-            let message = || format!("{text:?} is not supported, only \"%REQ(header-name)%\" is");
-            as_header_name(&format, name.ok_or_else(|| format.error(&message()))?)?
+            let command = format::command(&format, Moment::Request, interner)?;
+            return Ok(match command {
+                Command { fact, or: None, show: Show::Bytes, length_max: None } => {
+                    HitsAddend::Header(fact)
+                }
+                command => HitsAddend::Command(Box::new(command)),
+            });
         }
         (None, None, Some(name)) => header_name(&name)?,
         _ => return Err(node.error("expected exactly one of `number`, `format`, `header`")),

@@ -28,7 +28,8 @@ fn of_the_document() {
              `failure_mode`, `overload_mode`, `rate_limits`, `shadow`, `headers`, `denied`, `leases`, \
              `stage`, `request_type`, `filter_enabled`, `filter_enforced`, `failure_mode_deny_percent`, \
              `status_on_error`, `rate_limited_as_resource_exhausted`, `response_headers_to_add`, \
-             `disable_x_envoy_ratelimited_header`, `virtual_hosts`",
+             `disable_x_envoy_ratelimited_header`, `stat_prefix`, `shadow_header`, `filter_state`, \
+             `virtual_hosts`",
         ),
         (r#""tidegate""#, r#""""#, "sidecar.cluster: must not be empty"),
         (
@@ -110,7 +111,6 @@ fn of_envoys_own_fields() {
         ("rate_limit_service", "{}"),
         ("enable_x_ratelimit_headers", "1"),
         ("rate_limited_status", "{\"code\": 503}"),
-        ("stat_prefix", "\"a\""),
     ];
     for (field, value) in fields {
         let json = FULL.replacen('{', &format!("{{\"{field}\": {value},"), 1);
@@ -151,8 +151,36 @@ fn of_an_entry() {
         (
             r#"{"actions": ["#,
             r#"{"limit": {}, "actions": ["#,
-            "rate_limits[0].limit: not supported: requests cannot override the \
-             sidecar's limits",
+            "rate_limits[0].limit: expected exactly one of `dynamic_metadata`, `rate_limit`",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"limit": {"dynamic_metadata": {"key": "n"}}, "actions": ["#,
+            "rate_limits[0].limit.dynamic_metadata.key: unknown field `key`, expected \
+             `metadata_key`",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"limit": {"rate_limit": {"requests_per_unit": 5}}, "actions": ["#,
+            "rate_limits[0].limit.rate_limit: missing field `unit`",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"limit": {"rate_limit": {"requests_per_unit": -5}}, "actions": ["#,
+            "rate_limits[0].limit.rate_limit.requests_per_unit: invalid value: integer `-5`, \
+             expected a non-negative integer",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"limit": {"rate_limit": {"unit": "HOURS"}}, "actions": ["#,
+            "rate_limits[0].limit.rate_limit.unit: unknown variant `HOURS` (did you mean \
+             `HOUR`?), expected one of `UNKNOWN`, `SECOND`, `MINUTE`, `HOUR`, `DAY`, `MONTH`, \
+             `YEAR`",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"limit": {"rate_limit": {"unit": 0}}, "actions": ["#,
+            "rate_limits[0].limit.rate_limit.unit: an override needs a unit",
         ),
         (
             r#"{"actions": ["#,
@@ -170,7 +198,8 @@ fn of_an_entry() {
             r#"{"actions": ["#,
             r#"{"route": "x", "actions": ["#,
             "rate_limits[0].route: unknown field `route` (did you mean `routes`?), expected one of \
-             `actions`, `hits_addend`, `routes`, `route_metadata`, `shadow`, `stage`, `disable_key`",
+             `actions`, `hits_addend`, `routes`, `route_metadata`, `shadow`, `stage`, `disable_key`, \
+             `limit`",
         ),
         (
             r#""routes": ["checkout", "cart"]"#,
@@ -230,13 +259,31 @@ fn of_an_entry() {
         (
             "%REQ(X-Cost)%",
             "%BYTES_RECEIVED%",
-            "rate_limits[2].hits_addend.format: \"%BYTES_RECEIVED%\" is not supported, only \
-             \"%REQ(header-name)%\" is",
+            "rate_limits[2].hits_addend.format: `%BYTES_RECEIVED%` has no value when a request \
+             arrives; only a cost with `apply_on_stream_done` may use it",
         ),
         (
             "%REQ(X-Cost)%",
-            "%REQ(x-cost?y)%",
-            "rate_limits[2].hits_addend.format: \"x-cost?y\" is not a header name",
+            "%REQ(x cost)%",
+            "rate_limits[2].hits_addend.format: \"x cost\" is not a header name",
+        ),
+        (
+            "%REQ(X-Cost)%",
+            "1%REQ(x-cost)%",
+            "rate_limits[2].hits_addend.format: expected exactly one command, such as \
+             \"%REQ(x-cost)%\"",
+        ),
+        (
+            "%REQ(X-Cost)%",
+            "5",
+            "rate_limits[2].hits_addend.format: expected exactly one command, such as \
+             \"%REQ(x-cost)%\"",
+        ),
+        (
+            "%REQ(X-Cost)%",
+            "",
+            "rate_limits[2].hits_addend.format: expected exactly one command, such as \
+             \"%REQ(x-cost)%\"",
         ),
     ]);
 }
@@ -244,7 +291,8 @@ fn of_an_entry() {
 const ALL: &str = "`request_headers`, `query_parameters`, `remote_address`, \
                    `masked_remote_address`, `remote_address_match`, `generic_key`, \
                    `header_value_match`, `query_parameter_value_match`, `metadata`, \
-                   `dynamic_metadata`, `source_cluster`, `destination_cluster`";
+                   `dynamic_metadata`, `source_cluster`, `destination_cluster`, `extension`, \
+                   `jwt_claim`";
 
 #[test]
 fn of_an_action() {
@@ -271,9 +319,31 @@ fn of_an_action() {
         ),
         (
             remote,
-            r#"{"extension": {"name": "x"}}"#,
+            r#"{"extension": {"name": "x", "typed_config": {"@type": "y/envoy.a"}}}"#,
             "rate_limits[0].actions[1].extension: not supported: a Wasm filter cannot call Envoy's \
-             descriptor extensions",
+             descriptor extensions; only that of `jwt_claim` is here",
+        ),
+        (
+            remote,
+            r#"{"jwt_claim": {"descriptor_key": "k", "claim_name": "c"}}"#,
+            "rate_limits[0].actions[1].jwt_claim: expected exactly one of `header_name`, `cookie`",
+        ),
+        (
+            remote,
+            r#"{"jwt_claim": {"descriptor_key": "k", "claim_name": "c", "header_name": "a", "cookie": "b"}}"#,
+            "rate_limits[0].actions[1].jwt_claim: expected exactly one of `header_name`, `cookie`",
+        ),
+        (
+            remote,
+            r#"{"jwt_claim": {"descriptor_key": "k", "claim_name": "", "header_name": "a"}}"#,
+            "rate_limits[0].actions[1].jwt_claim.claim_name: must not be empty",
+        ),
+        (
+            remote,
+            r#"{"jwt_claim": {"descriptor_key": "k", "claims_name": "x"}}"#,
+            "rate_limits[0].actions[1].jwt_claim.claims_name: unknown field `claims_name` (did you \
+             mean `claim_name`?), expected one of `descriptor_key`, `header_name`, `cookie`, \
+             `value_prefix`, `claim_name`, `default_value`, `skip_if_absent`, `@type`",
         ),
         (
             remote,
@@ -308,17 +378,21 @@ fn of_an_action() {
         ),
         (
             r#"{"descriptor_value": "v"}"#,
-            r#"{"descriptor_value": "%REQ(x)%"}"#,
-            "rate_limits[0].actions[2].generic_key.descriptor_value: formats such as \
-             \"%REQ(x)%\" are not supported; use `request_headers`, `metadata` or another action \
-             that has the value",
+            r#"{"descriptor_value": "100%-%REQ(x)%"}"#,
+            "rate_limits[0].actions[2].generic_key.descriptor_value: no command begins at byte 3; \
+             a percent sign is `%%`",
         ),
         (
             r#"{"descriptor_value": "v"}"#,
-            r#"{"descriptor_value": "a-%PROTOCOL%"}"#,
-            "rate_limits[0].actions[2].generic_key.descriptor_value: formats such as \
-             \"a-%PROTOCOL%\" are not supported; use `request_headers`, `metadata` or another \
-             action that has the value",
+            r#"{"descriptor_value": "a-%HOSTNAME%"}"#,
+            "rate_limits[0].actions[2].generic_key.descriptor_value: `%HOSTNAME%` is not \
+             supported: a Wasm filter cannot see it",
+        ),
+        (
+            r#"{"descriptor_value": "v"}"#,
+            r#"{"descriptor_value": "%REQ(x)%", "default_value": "%REQ(y)%"}"#,
+            "rate_limits[0].actions[2].generic_key.default_value: must not have commands: it is \
+             used as it is, as in Envoy",
         ),
         (
             r#""query_parameter_name": "q""#,
@@ -352,14 +426,33 @@ fn of_an_action() {
         (
             r#""ROUTE_ENTRY""#,
             "4",
-            "rate_limits[2].actions[2].metadata.source: expected DYNAMIC, ROUTE_ENTRY or \
-             CLUSTER_ENTRY, or its number",
+            "rate_limits[2].actions[2].metadata.source: unknown variant `4`, expected one of \
+             `DYNAMIC`, `ROUTE_ENTRY`, `CLUSTER_ENTRY`, `CLUSTER_LOCALITY_ENTRY`",
         ),
         (
             r#""ROUTE_ENTRY""#,
-            r#""ROUTE""#,
-            "rate_limits[2].actions[2].metadata.source: expected DYNAMIC, ROUTE_ENTRY or \
-             CLUSTER_ENTRY, or its number",
+            r#""ROUTE_ENTRIE""#,
+            "rate_limits[2].actions[2].metadata.source: unknown variant `ROUTE_ENTRIE` (did you \
+             mean `ROUTE_ENTRY`?), expected one of `DYNAMIC`, `ROUTE_ENTRY`, `CLUSTER_ENTRY`, \
+             `CLUSTER_LOCALITY_ENTRY`",
+        ),
+        (
+            r#""ROUTE_ENTRY""#,
+            "true",
+            "rate_limits[2].actions[2].metadata.source: invalid type: boolean `true`, expected a \
+             name or its number",
+        ),
+        (
+            r#"{"key": "a"}, {"key": "b"}"#,
+            r#"{"key": "a"}, {"key": "b", "index": 0}"#,
+            "rate_limits[2].actions[2].metadata.metadata_key.path[1]: expected exactly one of \
+             `key`, `index`",
+        ),
+        (
+            r#"{"key": "a"}, {"key": "b"}"#,
+            r#"{"key": "a"}, {"index": -1}"#,
+            "rate_limits[2].actions[2].metadata.metadata_key.path[1].index: invalid value: integer \
+             `-1`, expected a non-negative integer",
         ),
         (
             r#"{"key": "ns", "path""#,

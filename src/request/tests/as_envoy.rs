@@ -78,3 +78,52 @@ fn every_action_makes_what_envoy_made_of_it() {
         }
     }
 }
+
+/// The bytes of a recorded text, which has a character for each byte.
+fn bytes_of(text: &Value) -> Vec<u8> {
+    text.as_str().unwrap().chars().map(|char| u8::try_from(char).unwrap()).collect()
+}
+
+/// `envoy_1_40_values.json` was recorded in the same way, with formats enabled, in plain text and
+/// with TLS. A Wasm filter before Envoy's own recorded the properties that it saw (`facts`).
+#[test]
+fn formats_items_and_claims_have_the_values_that_envoy_gave_them() {
+    let recorded: Value = serde_json::from_str(include_str!("envoy_1_40_values.json")).unwrap();
+    let actions = recorded["entries"].as_array().unwrap();
+    let requests = recorded["requests"].as_array().unwrap();
+    assert_eq!((actions.len(), requests.len()), (97, 9));
+    let first = json!({"generic_key": {"descriptor_value": "first"}});
+    let of = |action: &Value| config(&json!([{"actions": [first, action]}]));
+    let configs: Vec<Config> = actions.iter().map(of).collect();
+    for request in requests {
+        let path = bytes_of(&request["path"]);
+        let mut known = vec![(":path", path), (":method", b"GET".to_vec())];
+        known.extend([(":authority", b"h.example".to_vec())]);
+        for (name, value) in request["headers"].as_object().unwrap() {
+            known.push((name, bytes_of(value).trim_ascii().to_vec()));
+        }
+        let facts = request["facts"].as_object().unwrap();
+        known.extend(facts.iter().map(|(name, value)| (name.as_str(), bytes_of(value))));
+        let known: Vec<(&str, &[u8])> =
+            known.iter().map(|(name, value)| (*name, value.as_slice())).collect();
+        let facts = super::facts(&known);
+        for (index, (config, action)) in configs.iter().zip(actions).enumerate() {
+            let made = made(config, &facts);
+            let mut expected = request["values"].get(index.to_string()).cloned();
+            for entry in expected.iter_mut().flat_map(|all| all.as_array_mut().unwrap()) {
+                let text = |part: &Value| json!(String::from_utf8_lossy(&bytes_of(part)));
+                *entry = json!([text(&entry[0]), text(&entry[1])]);
+            }
+            let several = action.to_string().contains("_SAN%") && expected.is_some();
+            if several {
+                // Envoy joins all names of a certificate; a filter sees the first.
+                let text = |made: &Option<Value>| made.clone().unwrap()[0][1].clone();
+                let all = text(&expected);
+                let names: Vec<&str> = all.as_str().unwrap().split(',').collect();
+                assert_eq!(text(&made), json!(names[0]), "{action}");
+                continue;
+            }
+            assert_eq!(made, expected, "{action} of {request}");
+        }
+    }
+}

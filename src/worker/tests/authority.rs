@@ -118,6 +118,7 @@ impl Authority {
                 reset: Nanos::new(WINDOW - now % WINDOW),
                 limit,
                 lease,
+                details: None,
             }
         });
         let statuses = statuses.collect();
@@ -180,5 +181,5 @@ pub(super) fn status(verdict: Verdict, tokens: u32, ends: u64) -> Status {
     let limit = LimitView { requests: 100, unit: None, name: "n".into() };
     let lease = Lease { id: 7, tokens, valid_until: Timestamp::from_nanos(ends) };
     let reset = Nanos::from_secs(5);
-    Status { verdict, limit: Some(limit), remaining: 40, reset, lease: Some(lease) }
+    Status { verdict, limit: Some(limit), remaining: 40, reset, lease: Some(lease), details: None }
 }

@@ -5,7 +5,7 @@ use crate::config::encoded::encoded;
 use crate::config::{Config, HeaderStyle, UndecidedMode};
 use crate::host::stats::MetricKind;
 use crate::host::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
-use crate::host::{Header, Reply};
+use crate::host::{Header, NamedHeader, Reply};
 use crate::leases::descriptor_state::DescriptorState;
 use crate::leases::local_table::LocalRecord;
 use crate::leases::shared_table::Write;
@@ -59,7 +59,14 @@ pub(super) struct World {
     metrics: Vec<(String, i64)>,
     pub(super) resumed: Vec<StreamId>,
     pub(super) replies: Vec<(StreamId, u32, Vec<Header>)>,
+    /// Of each reply, the headers besides the filter's own, and the body.
+    pub(super) added: Vec<Vec<NamedHeader>>,
+    pub(super) bodies: Vec<String>,
     pub(super) headers: Vec<Header>,
+    /// Headers of the service, on responses and on requests.
+    pub(super) appended: Vec<NamedHeader>,
+    pub(super) request_headers: Vec<(StreamId, NamedHeader)>,
+    pub(super) filter_state: Vec<(StreamId, String, String)>,
     pub(super) logs: Vec<String>,
     /// Readings of the clock, and reads or writes of shared data.
     pub(super) clock_reads: u32,
@@ -149,12 +156,28 @@ impl Host for FakeHost {
     }
 
     fn reply(&self, stream: StreamId, reply: &Reply) {
-        let reply = (stream, reply.status, reply.headers.clone());
-        self.world.borrow_mut().replies.push(reply);
+        let mut world = self.world.borrow_mut();
+        world.replies.push((stream, reply.status, reply.headers.clone()));
+        world.added.push(reply.added.clone());
+        world.bodies.push(reply.body.clone());
     }
 
     fn add_response_headers(&self, headers: &[Header]) {
         self.world.borrow_mut().headers.extend_from_slice(headers);
+    }
+
+    fn append_response_headers(&self, headers: &[NamedHeader]) {
+        self.world.borrow_mut().appended.extend_from_slice(headers);
+    }
+
+    fn append_request_headers(&self, stream: StreamId, headers: &[NamedHeader]) {
+        let headers = headers.iter().map(|header| (stream, header.clone()));
+        self.world.borrow_mut().request_headers.extend(headers);
+    }
+
+    fn set_filter_state(&self, stream: StreamId, name: &str, value: &str) {
+        let state = (stream, name.to_owned(), value.to_owned());
+        self.world.borrow_mut().filter_state.push(state);
     }
 
     fn define_metric(&self, _kind: MetricKind, name: &str) -> Option<u32> {

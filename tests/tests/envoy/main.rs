@@ -6,6 +6,8 @@ mod lease_faults;
 mod leases;
 mod native_filter;
 mod native_usage;
+mod reports;
 mod requests;
 mod routes;
 mod translate;
+mod values;

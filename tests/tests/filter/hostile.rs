@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use std::time::Duration;
 use tidegate_core::Verdict;
 use tidegate_tests::artifacts;
-use tidegate_wire::rls::{DescriptorStatus, Quota, RateLimitResponse};
+use tidegate_wire::rls::{DescriptorStatus, FurtherLimit, HeaderValue, Quota, RateLimitResponse};
 
 /// Pseudo-random numbers, the same in every run.
 struct Odd(u64);
@@ -33,6 +33,12 @@ impl Odd {
 
     fn bytes(&mut self, most: usize) -> Vec<u8> {
         (0..self.below(most + 1)).map(|_| self.next() as u8).collect()
+    }
+
+    /// Up to one of these numbers.
+    fn some_bytes(&mut self, most: &[usize]) -> Vec<u8> {
+        let most = self.of(most);
+        self.bytes(most)
     }
 }
 
@@ -72,12 +78,32 @@ fn absurd(odd: &mut Odd, call: &GrpcCall) -> RateLimitResponse {
                 id: odd.of(&ids),
             });
         }
+        status.shadow_denied = odd.below(4) == 0;
+        for _ in 0..odd.of(&[0, 0, 0, 1, 3, 9]) {
+            let limit = status.current_limit.clone().filter(|_| odd.below(8) > 0);
+            let (remaining, is_over) = (odd.of(&[0, 7, u32::MAX]), odd.below(2) == 0);
+            let duration_until_reset = status.duration_until_reset;
+            let further = FurtherLimit { limit, remaining, duration_until_reset, is_over };
+            status.further_limits.push(further);
+        }
         status
+    };
+    let text =
+        |odd: &mut Odd| String::from_utf8_lossy(&odd.some_bytes(&[0, 3, 3, 3, 5_000])).into_owned();
+    let headers = |odd: &mut Odd| {
+        (0..odd.of(&[0, 0, 0, 1, 2, 40]))
+            .map(|_| HeaderValue { key: text(odd), value: text(odd) })
+            .collect()
     };
     RateLimitResponse {
         overall_code: odd.of(&[0, 1, 1, 1, 1, 2, 2, 7, -1]),
         statuses: (0..odd.of(&STATUSES)).map(|_| status(odd)).collect(),
-        ..RateLimitResponse::default()
+        response_headers_to_add: headers(odd),
+        request_headers_to_add: headers(odd),
+        raw_body: odd.some_bytes(&[0, 0, 10, 10_000]),
+        dynamic_metadata: (odd.below(4) == 0).then(|| prost_types::Struct {
+            fields: [(text(odd), prost_types::Value::from(text(odd)))].into(),
+        }),
     }
 }
 
@@ -143,6 +169,11 @@ fn no_answer_traps_and_each_decides_its_requests() {
     assert!(asked > 1_000, "only {asked} were asked about");
     // The worker is as good as new.
     host.advance(Duration::from_secs(61));
+    // The last failures may have opened the breaker, which a probe closes.
+    host.request(&[("x-user", b"probe")]);
+    for call in host.take_grpc_calls() {
+        host.answer(call.token, &answer(Verdict::Allow, &[(Verdict::Allow, "", 9, 30)]));
+    }
     let request = host.request(&[("x-user", b"at last")]);
     let call = host.take_grpc_calls().remove(0);
     host.answer(call.token, &leased(Verdict::Deny, &call, 0, 1_000));

@@ -184,3 +184,66 @@ fn many_actions_read_a_long_value_once() {
     let path = |length: usize| vec![b'/'; length];
     check("hashes", &plugin_of(&values), ":path", 80, &mut |length| path(length));
 }
+
+/// Formats read a value as often as they name it, and shorten it once.
+#[test]
+fn formats_cost_a_few_instructions_a_byte() {
+    let of = |value: &str| plugin_of(&[json!({"generic_key": {"descriptor_value": value}})]);
+    let long = |length: usize| [b"/", vec![b'a'; length - 1].as_slice()].concat();
+    let many = "%REQ(x-text)%".repeat(16);
+    for (format, name, most) in [
+        ("%REQ(x-text)%", "x-text", 20),
+        (&many, "x-text", 20),
+        ("%REQ(x-text):1000%", "x-text", 20),
+        ("%PATH(NQ:PATH)%", ":path", 20),
+    ] {
+        check(format, &of(format), name, most, &mut |length| long(length));
+    }
+    // The query of a path may have any length, too.
+    check("%PATH(NQ:PATH)%", &of("%PATH(NQ:PATH)%"), ":path", 20, &mut |length| {
+        [b"/?", vec![b'a'; length - 2].as_slice()].concat()
+    });
+}
+
+/// Encodes bytes whose number is divisible by three.
+fn base64url(bytes: &[u8]) -> Vec<u8> {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let of = |chunk: &[u8]| {
+        let bits = chunk.iter().fold(0_usize, |bits, byte| (bits << 8) | usize::from(*byte));
+        [18, 12, 6, 0].map(|shift| DIGITS[(bits >> shift) & 63])
+    };
+    bytes.chunks(3).flat_map(of).collect()
+}
+
+/// The payload of a token has as many values as its client likes, nested as deep.
+#[test]
+fn a_claim_costs_a_few_instructions_a_byte() {
+    let action = json!({"jwt_claim":
+        {"descriptor_key": "k", "header_name": "x-text", "claim_name": "sub"}});
+    let plugin = plugin_of(&[action]);
+    for (piece, end) in [
+        ("\"a\":1,", "\"z\":0}"),
+        ("\"a\\u0041\":\"\\n\",", "\"z\":0}"),
+        ("\"a\":[[[{}]]],", "\"z\":0}"),
+        ("\"sub\": ", "{}"),
+        ("[", ""),
+        ("\"a\":{", ""),
+        ("       ", "\"z\":0}"),
+    ] {
+        check(&format!("claim {piece}"), &plugin, "x-text", 100, &mut |length| {
+            let mut payload = b"{".to_vec();
+            while payload.len() < length * 3 / 4 - 64 {
+                payload.extend_from_slice(piece.as_bytes());
+            }
+            payload.extend_from_slice(end.as_bytes());
+            payload.resize(payload.len().next_multiple_of(3), b' ');
+            [&base64url(b"{\"alg\":\"HS256\"}"), &b"."[..], &base64url(&payload), b".c2ln"].concat()
+        });
+    }
+    check("a long claim", &plugin, "x-text", 100, &mut |length| {
+        let text = "\\n".repeat(length * 3 / 8 - 64);
+        let mut payload = format!("{{\"sub\":\"{text}\"}}").into_bytes();
+        payload.resize(payload.len().next_multiple_of(3), b' ');
+        [&base64url(b"{\"alg\":\"HS256\"}"), &b"."[..], &base64url(&payload), b".c2ln"].concat()
+    });
+}

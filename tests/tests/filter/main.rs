@@ -5,5 +5,6 @@ mod host;
 mod hostile;
 mod long_values;
 mod mock_host;
+mod reports;
 mod scene;
 mod workers;

@@ -78,7 +78,7 @@ impl Authority {
         ask: &LeaseRequest,
         now: Timestamp,
     ) -> Result<Answer, Undecided> {
-        let Some(ttl) = self.modes.lease_ttl else { return self.decide(request, now).await };
+        let ttl = self.modes.lease_ttl_for(ask);
         let (limits, seed) = (self.limits.load(), self.counters.seed());
         let matched = self.matched(&limits, request);
         let mut plan = Plan::of(&matched.each, request, self.modes, seed, now);
@@ -86,14 +86,15 @@ impl Authority {
         let mut leasing = Leasing {
             ask,
             proxy: Proxy::new(ask.proxy),
-            ttl,
+            ttl: ttl.unwrap_or(Nanos::ZERO),
             seed,
             offers: SmallVec::new(),
             users: SmallVec::from_elem(None, plan.counters.len()),
         };
         let leases = SmallVec::from_elem(None, request.descriptors.len());
         let mut granted = Granted { leases, room_changes: SmallVec::new() };
-        if matched.replaced == Replaced::Nothing {
+        let may_lease = ttl.is_some() && matched.replaced == Replaced::Nothing;
+        if may_lease {
             let (room, denials) = (self.lease_room.left(now), &limits.denials);
             leasing.offer(&mut plan, request, &matched, room, denials);
         }
@@ -128,11 +129,12 @@ impl Authority {
             }
         }
         self.lease_room.apply(&granted.room_changes);
-        if verdict == Verdict::Allow && matched.replaced == Replaced::Nothing {
+        if verdict == Verdict::Allow && may_lease {
             leasing.lease_unlimited(request, &matched, now, &mut granted.leases);
         }
         let decided = Decided::new(&limits, request, &matched, decisions.all(), now);
         let mut answer = self.answer(&decided, &mut plan, verdict);
+        decided.add_details(&mut answer.statuses, self.modes);
         for (index, &lease) in granted.leases.iter().enumerate() {
             answer.statuses[index].lease = lease;
             let tokens = lease.map_or(0, |lease| lease.tokens);
@@ -160,6 +162,9 @@ impl Plan<'_> {
             if is_same && last.replace(ask.descriptor) != Some(ask.descriptor) {
                 let status = &mut statuses[ask.descriptor];
                 status.remaining = status.remaining.saturating_sub(tokens);
+                for further in status.details.iter_mut().flat_map(|details| &mut details.further) {
+                    further.remaining = further.remaining.saturating_sub(tokens);
+                }
             }
         }
     }

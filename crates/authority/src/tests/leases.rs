@@ -2,7 +2,7 @@
 
 use super::*;
 use std::cell::Cell;
-use tidegate_core::{Lease, LeaseRequest, LeaseReturn};
+use tidegate_core::{HeaderForm, Lease, LeaseRequest, LeaseReturn};
 use tidegate_store::Eviction;
 
 const SECOND: u64 = 1_000_000_000;
@@ -48,8 +48,14 @@ fn at(nanos: u64) -> Timestamp {
 /// What `proxy` says beside its request: the same for each descriptor.
 pub(super) fn wants(proxy: u64, wanted: u64, waiting: u64) -> LeaseRequest {
     let each = |number| vec![number; 8];
-    let clock = Timestamp::from_nanos(CLOCK);
-    LeaseRequest { call: new_call(), proxy, clock, wanted: each(wanted), waiting: each(waiting) }
+    LeaseRequest {
+        call: new_call(),
+        proxy,
+        clock: Timestamp::from_nanos(CLOCK),
+        wanted: each(wanted),
+        waiting: each(waiting),
+        headers: HeaderForm::Ietf,
+    }
 }
 
 /// In nanoseconds after the ask.

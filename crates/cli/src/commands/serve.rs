@@ -6,7 +6,7 @@ use crate::arguments::{
 use crate::defaults::ratelimit_env::Notices;
 use std::sync::Arc;
 use tidegate_authority::{DynamicMetadata, GlobalQuota, GlobalShadow, Modes};
-use tidegate_core::Nanos;
+use tidegate_core::{HeaderForm, Nanos};
 use tidegate_feeds::{Feed, FileFeed};
 use tidegate_limits::Defaults;
 use tidegate_process::{LogSettings, OpenFeed, Settings};
@@ -29,7 +29,20 @@ pub(crate) fn run(options: &ServeOptions, notices: &Notices) -> anyhow::Result<(
     }
     tidegate_process::start_log(&settings.log)?;
     notices.log();
+    log_unleased(options);
     tidegate_process::serve(&settings, open_feed)
+}
+
+/// Logs that answers which carry more than a decision keep clients from holding leases: each request makes a call.
+fn log_unleased(options: &ServeOptions) {
+    if options.lease_ttl.0.is_none() {
+    } else if options.dynamic_metadata {
+        tracing::info!("nothing is leased: --dynamic-metadata describes each request");
+    } else if options.replies.replies().form() != HeaderForm::Off {
+        tracing::info!(
+            "leases are granted only to filters that write the headers of --response-headers themselves"
+        );
+    }
 }
 
 fn settings(options: &ServeOptions) -> Settings {
@@ -97,6 +110,7 @@ fn modes(options: &ServeOptions) -> Modes {
             true => DynamicMetadata::On,
             false => DynamicMetadata::Off,
         },
+        headers: options.replies.replies().form(),
         denied: denied(options.count_denied),
         lease_ttl: options.lease_ttl.0.map(|ttl| Nanos::new(ttl.as_nanos() as u64)),
         lessors: options.workers.lessors(),

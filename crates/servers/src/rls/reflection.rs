@@ -215,6 +215,8 @@ mod tests {
                 limit_remaining: 1,
                 duration_until_reset: Some(prost_types::Duration { seconds: 1, nanos: 1 }),
                 quota: Some(Quota { requests: 1, valid_until: end, id: "i".to_owned() }),
+                // Tidegate's own fields are not in Envoy's files.
+                ..DescriptorStatus::default()
             }],
             response_headers_to_add: vec![header.clone()],
             request_headers_to_add: vec![header],

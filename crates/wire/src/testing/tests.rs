@@ -63,6 +63,7 @@ fn status(code: Code, left: u32, limit: Option<(u32, i32, &str)>) -> DescriptorS
         current_limit: limit,
         limit_remaining: left,
         quota: None,
+        ..DescriptorStatus::default()
     }
 }
 

@@ -3,6 +3,7 @@
 //! Owns the health of the virtual machine: after the first trap every drive fails, as in Envoy.
 //! The `try_` drives return the guest's faults; they panic only on a test that asks nonsense.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
@@ -117,6 +118,7 @@ impl Host {
             properties: self.state().properties.clone(),
             request: HeaderMap { headers, sight: Sight::Hidden },
             response: HeaderMap::default(),
+            filter_state: BTreeMap::new(),
             outcome: None,
         };
         self.state_mut().streams.insert(context, stream);

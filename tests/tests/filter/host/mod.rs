@@ -252,6 +252,22 @@ impl Host {
         }
     }
 
+    /// The filter state that the guest has set, by its name in Envoy.
+    #[track_caller]
+    pub(crate) fn filter_state(&self, context: ContextId) -> Vec<(&str, &str)> {
+        let Some(stream) = self.state().streams.get(&context) else { panic!("{context} is over") };
+        stream.filter_state.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+    }
+
+    /// The headers of a request, as they are after the filter.
+    #[track_caller]
+    pub(crate) fn request_headers(&self, context: ContextId) -> &Headers {
+        match self.state().streams.get(&context) {
+            Some(stream) => &stream.request.headers,
+            None => panic!("{context} is over"),
+        }
+    }
+
     /// The local reply to a request; panics when there is none.
     #[track_caller]
     pub(crate) fn local_reply(&self, context: ContextId) -> &LocalReply {

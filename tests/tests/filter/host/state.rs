@@ -98,6 +98,8 @@ pub(super) struct Stream {
     pub(super) properties: Properties,
     pub(super) request: HeaderMap,
     pub(super) response: HeaderMap,
+    /// What the guest set, by its name in Envoy.
+    pub(super) filter_state: BTreeMap<String, String>,
     /// `None` until `proxy_on_request_headers` has returned or replied.
     pub(super) outcome: Option<Outcome>,
 }

@@ -35,6 +35,8 @@ pub(crate) const ON_WAKE: &[&str] = &["proxy_enqueue_shared_queue", "proxy_deque
 /// Envoy may fail a call inside of another callback, so what follows may have to wait for a turn.
 pub(crate) const ON_CLOSE: &[&str] =
     &["proxy_get_status", "proxy_enqueue_shared_queue", "proxy_dequeue_shared_queue"];
+/// What answers have beside decisions: filter state, and headers of the request.
+pub(crate) const ON_ADDITIONS: &[&str] = &["proxy_set_property", "proxy_add_header_map_value"];
 /// Reports show the state at that time.
 pub(crate) const ON_RESPONSE: &[&str] = &["clock_time_get", "proxy_add_header_map_value"];
 
@@ -46,6 +48,7 @@ pub(crate) fn allow(host: &mut Host, calls: &[&'static str]) {
 pub(crate) fn allow_all(host: &mut Host) {
     let all =
         [ON_START, ON_REQUEST, ON_ALLOW, ON_DENY, ON_TICK, ON_WAKE, ON_CLOSE, ON_RESPONSE].concat();
+    let all = [&all, ON_ADDITIONS].concat();
     allow(host, &all);
 }
 
@@ -148,5 +151,6 @@ pub(crate) fn status(verdict: Verdict, name: &str, remaining: u32, secs: u64) ->
         remaining,
         reset: Nanos::from_secs(secs),
         lease: None,
+        details: None,
     }
 }

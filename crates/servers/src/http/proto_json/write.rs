@@ -120,6 +120,7 @@ mod tests {
             remaining,
             reset: Nanos::from_secs(secs),
             lease: None,
+            details: None,
         };
         let metadata = Metadata::Map(vec![
             ("n".to_owned(), Metadata::List(vec![Metadata::Number(3.0), Metadata::Number(0.5)])),

@@ -30,6 +30,9 @@ pub(super) fn link(calls: &mut HostCalls) -> Result<()> {
         fn proxy_get_property(call, path: u32, path_size: u32, data: u32, size: u32) {
             property(call, (path, path_size), (data, size))
         }
+        fn proxy_set_property(call, path: u32, path_size: u32, value: u32, value_size: u32) {
+            set_property(call, (path, path_size), (value, value_size))
+        }
         fn proxy_get_shared_data(call, key: u32, key_size: u32, data: u32, size: u32, cas: u32) {
             shared_data(call, (key, key_size), (data, size), cas)
         }
@@ -87,6 +90,21 @@ fn property(
         return Ok(Status::NotFound);
     };
     call.give(&value, data_out, size_out)?;
+    Ok(Status::Ok)
+}
+
+/// Envoy keeps it in the filter state of a request, as `wasm.` and the path.
+fn set_property(
+    call: &mut Call<'_>,
+    (path, path_size): (u32, u32),
+    (value, value_size): (u32, u32),
+) -> Result<Status> {
+    let path = call.read_text(path, path_size)?;
+    let value = call.read_text(value, value_size)?;
+    let Some(stream) = call.state().stream() else {
+        return Err(call.refuse("the root context has no filter state"));
+    };
+    stream.filter_state.insert(format!("wasm.{path}"), value);
     Ok(Status::Ok)
 }
 

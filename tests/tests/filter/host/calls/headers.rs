@@ -1,14 +1,14 @@
-//! Calls on header maps: request headers are read, response headers are read and changed.
+//! Calls on header maps: headers are read and changed; those of a request, only while it is paused.
 //!
 //! A map exists only in its phase. Outside of it a single header is `BadArgument` and the list of
-//! all headers is empty, as in Envoy. Trailers, metadata, and changes to a request are refused.
+//! all headers is empty, as in Envoy. Trailers, metadata, and other changes to a request are refused.
 
 use wasmi::Caller;
 
 use super::super::guest::{Call, Result, enter};
 use super::super::headers::Headers;
 use super::super::state::{HeaderMap, Sight, State, Stream};
-use super::super::types::Status;
+use super::super::types::{Outcome, Status};
 use super::HostCalls;
 
 const MAP_REQUEST_HEADERS: u32 = 0;
@@ -74,10 +74,13 @@ fn change(
 ) -> Result<Status> {
     let name = call.read(name, name_size)?;
     let value = call.read(data, size)?;
-    if map != MAP_RESPONSE_HEADERS {
-        return Err(call.refuse(format!("unexpected host call: a change to header map {map}")));
-    }
-    let Some(map) = visible(call, map)?.filter(|map| map.sight == Sight::Writable) else {
+    let is_paused = |stream: &mut Stream| stream.outcome == Some(Outcome::Paused);
+    let least = match map {
+        MAP_RESPONSE_HEADERS => Sight::Writable,
+        MAP_REQUEST_HEADERS if call.state().stream().is_some_and(is_paused) => Sight::Readable,
+        _ => return Err(call.refuse(format!("unexpected host call: a change to header map {map}"))),
+    };
+    let Some(map) = visible(call, map)?.filter(|map| map.sight == least) else {
         return Ok(Status::BadArgument);
     };
     match change(&mut map.headers, &name, &value) {

@@ -1,0 +1,197 @@
+//! The action `jwt_claim`: what it reads of tokens, and of what resembles them.
+
+use super::*;
+
+/// Encodes as tokens do.
+fn base64url(bytes: &[u8]) -> String {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let byte = |index| u32::from(chunk.get(index).copied().unwrap_or(0));
+        let bits = (byte(0) << 16) | (byte(1) << 8) | byte(2);
+        for index in 0..=chunk.len() {
+            let six = (bits >> (18 - 6 * index)) & 63;
+            text.push(char::from(DIGITS[six as usize]));
+        }
+    }
+    text
+}
+
+fn token(payload: &[u8]) -> Vec<u8> {
+    format!("eyJhbGciOiJSUzI1NiJ9.{}.c2ln", base64url(payload)).into_bytes()
+}
+
+fn action(fields: &Value) -> Value {
+    let mut action = json!({"descriptor_key": "user", "header_name": "Authorization",
+        "value_prefix": "Bearer ", "claim_name": "sub"});
+    for (name, value) in fields.as_object().unwrap() {
+        action[name] = value.clone();
+    }
+    json!({"jwt_claim": action})
+}
+
+/// The claim of a payload, as text.
+fn check_claim(name: &str, payload: &[u8], expected: Option<&str>) {
+    let header = [b"Bearer ", &token(payload)[..]].concat();
+    let expected = expected.map(|claim| format!("g=1,user={claim}"));
+    let action = action(&json!({"claim_name": name}));
+    super::check(&action, &[("authorization", &header)], expected.as_deref());
+}
+
+#[test]
+fn a_claim_is_a_string_at_its_names() {
+    let payload = br#" { "n": 5, "b": true, "z" : null, "l":["sub",{"sub":"x"}], "e":"",
+        "o":{"a":{"sub":"deep"}, "s":"}"}, "a.b":"dotted", "q\u0075x":"key","sub" :"ann" ,"sub":"2"}"#;
+    let table = [
+        ("sub", Some("ann")),
+        ("o.a.sub", Some("deep")),
+        ("o.s", Some("}")),
+        ("quux", None),
+        ("qux", Some("key")),
+        ("e", Some("")),
+        ("n", None),
+        ("b", None),
+        ("z", None),
+        ("l", None),
+        ("o", None),
+        ("o.none", None),
+        ("sub.x", None),
+        ("a.b", None),
+    ];
+    for (name, expected) in table {
+        check_claim(name, payload, expected);
+    }
+}
+
+#[test]
+fn escapes_are_resolved() {
+    let table: [(&[u8], &str); 7] = [
+        (br#"{"sub":"a\"b\\c\/d"}"#, "a\"b\\c/d"),
+        (br#"{"sub":"\n\t\r\b\f"}"#, "\n\t\r\u{8}\u{c}"),
+        (br#"{"sub":"\u00e9\uD83D\uDE00"}"#, "\u{e9}\u{1f600}"),
+        (br#"{"sub":"\ud83dx\ud83d\u0041\ude00"}"#, "\u{fffd}x\u{fffd}A\u{fffd}"),
+        (br#"{"sub":"\u00"}"#, "\0"),
+        ("{\"sub\":\"\u{e9}\"}".as_bytes(), "\u{e9}"),
+        (b"{\"sub\":\"\xff\"}", "\u{fffd}"),
+    ];
+    for (payload, expected) in table {
+        check_claim("sub", payload, Some(expected));
+    }
+}
+
+#[test]
+fn what_is_no_token_has_no_claim() {
+    let good = token(br#"{"sub":"ann"}"#);
+    let with = |header: Vec<u8>, expected| {
+        super::check(&action(&json!({})), &[("authorization", &header)], expected);
+    };
+    with([b"Bearer ", &good[..]].concat(), Some("g=1,user=ann"));
+    with(good.clone(), None);
+    with([b"bearer ", &good[..]].concat(), None);
+    with([b"Bearer ", &good[..], b".x"].concat(), None);
+    for text in ["", "Bearer ", "Bearer a.b", "Bearer a.?.c", "Bearer ..", "Bearer a.e30.c"] {
+        with(text.as_bytes().to_vec(), None);
+    }
+    // A prefix that is not configured is taken for a part of the token, as in Envoy.
+    let no_prefix = action(&json!({"value_prefix": ""}));
+    let header = [b"Bearer ", &good[..]].concat();
+    super::check(&no_prefix, &[("authorization", &header)], None);
+    for payload in
+        [&b"{"[..], b"{}", b"[]", b"{\"sub\"", b"{\"sub\":\"x", b"{\"a\":,\"sub\":\"x\"}"]
+    {
+        check_claim("sub", payload, None);
+    }
+    super::check(&action(&json!({})), &[], None);
+    super::check(&action(&json!({"skip_if_absent": true})), &[], Some("g=1"));
+    let default = action(&json!({"default_value": "none", "skip_if_absent": true}));
+    super::check(&default, &[], Some("g=1,user=none"));
+}
+
+#[test]
+fn a_token_may_be_in_a_cookie() {
+    let fields = json!({"header_name": "", "cookie": "jwt", "value_prefix": ""});
+    let token = token(br#"{"sub":"ann"}"#);
+    let token = std::str::from_utf8(&token).unwrap();
+    for header in [
+        format!("jwt={token}"),
+        format!("a=b; jwt={token}; c=d"),
+        format!("jwtx=1;jwt=\"{token}\""),
+    ] {
+        let known: Known<'_> = &[("cookie", header.as_bytes())];
+        super::check(&action(&fields), known, Some("g=1,user=ann"));
+    }
+    super::check(&action(&fields), &[("cookie", b"jwt=")], None);
+    super::check(&action(&fields), &[("cookie", b"other=1")], None);
+}
+
+/// Envoy's own form of the action.
+#[test]
+fn the_extension_of_envoy_is_the_same_action() {
+    let action = action(&json!({}));
+    let mut typed = action["jwt_claim"].clone();
+    typed["@type"] = json!(
+        "type.googleapis.com/envoy.extensions.rate_limit_descriptors.jwt_claim.v3.Descriptor"
+    );
+    let extension = json!({"extension":
+        {"name": "envoy.rate_limit_descriptors.jwt_claim", "typed_config": typed}});
+    let rate_limits = |action: &Value| config(&json!([{"actions": [action]}])).rate_limits;
+    assert_eq!(rate_limits(&extension), rate_limits(&action));
+}
+
+#[test]
+fn a_long_claim_is_shortened() {
+    let claim = |end: &str| {
+        let payload = format!("{{\"sub\":\"{}{end}\"}}", "x".repeat(40_000));
+        let header = [b"Bearer ", &token(payload.as_bytes())[..]].concat();
+        let config = config(&json!([{"actions": [action(&json!({}))]}]));
+        shown(&descriptors(&config, &facts(&[("authorization", &header)])).0).remove(0)
+    };
+    assert_eq!(claim("1").len(), "user=".len() + VALUE_BYTES_KEPT + "~".len() + 32);
+    assert_ne!(claim("1"), claim("2"));
+}
+
+const VALUES: [&str; 10] = [
+    r#""x\n\u00e9\"""#,
+    "-1.5e3",
+    "true",
+    "null",
+    "[]",
+    r#"[1, {}, [{"sub": "no"}], "]"]"#,
+    "{}",
+    r#"{"sub": "y", "o": 1}"#,
+    r#"{ "o" : {"sub":"}"} }"#,
+    r#"{"o": [{"sub": "no"}], "sub": "\ud83d\ude00"}"#,
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The slow twin parses the whole payload.
+    #[test]
+    fn a_scan_finds_what_a_parser_finds(
+        keys in Just(vec!["sub", "\\u0061", "z"]).prop_shuffle(),
+        values in prop::collection::vec(prop::sample::select(VALUES.to_vec()), 3),
+        space in "[ \n\t\r]{0,2}",
+    ) {
+        let fields: Vec<String> = keys
+            .iter()
+            .zip(&values)
+            .map(|(key, value)| format!("{space}\"{key}\"{space}:{space}{value}{space}"))
+            .collect();
+        let payload = format!("{space}{{{}}}{space}", fields.join(","));
+        let parsed: Value = serde_json::from_str(&payload).unwrap();
+        check_claim("sub", payload.as_bytes(), parsed["sub"].as_str());
+        check_claim("a.sub", payload.as_bytes(), parsed["a"]["sub"].as_str());
+        check_claim("z.o.sub", payload.as_bytes(), parsed["z"]["o"]["sub"].as_str());
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_harm(header in bytes(), payload in bytes()) {
+        let action = action(&json!({"claim_name": "a.b", "default_value": "d"}));
+        let config = config(&json!([{"actions": [action]}]));
+        for value in [header, [b"Bearer ", &token(&payload)[..]].concat()] {
+            let (enforced, _) = descriptors(&config, &facts(&[("authorization", &value)]));
+            prop_assert_eq!(enforced.len(), 1);
+        }
+    }
+}
