@@ -242,7 +242,7 @@ fn routes_that_a_wasm_filter_cannot_tell_apart_are_named() {
 
 #[test]
 fn an_entry_with_a_part_that_has_no_equivalent_is_left_out() {
-    let list = "rate_limits: [ { actions: [ { extension: { name: x } }, { remote_address: {} }, { generic_kex: {} } ], \
+    let list = "rate_limits: [ { actions: [ { extension: { name: x, typed_config: {} } }, { remote_address: {} }, { generic_kex: {} } ], \
                 hits_addend: { format: '%REG(a)%' } }, { actions: [ { remote_address: {} } ] } ]";
     let config = check_findings(
         &filter(list),
@@ -256,7 +256,7 @@ fn an_entry_with_a_part_that_has_no_equivalent_is_left_out() {
     // No other list steps in for one of which nothing remains.
     let hosts = format!(
         "- name: v\n  domains: ['*']\n  rate_limits: [ {ENTRY} ]\n  routes: [ {{ name: r, match: {{ prefix: / }}, \
-         route: {{ cluster: c, rate_limits: [ {{ actions: [ {{ extension: {{ name: x }} }} ] }} ] }} }} ]"
+         route: {{ cluster: c, rate_limits: [ {{ actions: [ {{ extension: {{ name: x, typed_config: {{}} }} }} ] }} ] }} }} ]"
     );
     let config = check_findings(
         &with_hosts(&hosts),
