@@ -22,6 +22,7 @@ pub(crate) mod structured;
 mod tests;
 mod tree;
 mod unsupported;
+mod virtual_hosts;
 #[cfg(feature = "cel")]
 pub(crate) mod when;
 
@@ -32,10 +33,12 @@ pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selec
 pub use format::{Command, Format, Piece, Show};
 pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
 pub use rate_limit::{
-    Action, Claim, Condition, Enforcement, Fact, Formatted, HITS_MAX, HitsAddend, LimitSource,
-    RateLimit, Source, WhenAbsent, XRateLimitOption,
+    Action, Claim, Condition, Enforcement, EntryOptions, Fact, Formatted, HITS_MAX, HitsAddend,
+    LimitSource, RateLimit, Source, WhenAbsent, XRateLimitOption,
 };
 pub use reports::{FilterState, Reports};
+pub use virtual_hosts::VirtualHosts;
+pub(crate) use virtual_hosts::{ByName, NOTHING, OF_OTHER_HOSTS, VirtualHost};
 #[cfg(feature = "cel")]
 pub use when::When;
 
@@ -67,10 +70,14 @@ pub struct Config {
     pub selection: Option<Selection>,
     /// The share of denials that are carried out. All others are only counted.
     pub filter_enforced: Fraction,
-    /// The actions that make descriptors; each entry makes at most one.
+    /// The actions that make descriptors; each entry makes at most one. Empty if there are
+    /// `virtual_hosts`.
     pub rate_limits: Vec<RateLimit>,
-    /// Whether their descriptors know by which entry they were made.
-    pub has_origins: bool,
+    /// The same by virtual host and route.
+    pub virtual_hosts: Option<Box<VirtualHosts>>,
+    /// What entries say of replies, by the numbers that their descriptors have. Empty if none says
+    /// anything; then descriptors have no numbers.
+    pub entry_options: Vec<EntryOptions>,
     /// The query parameters that the actions need.
     pub parameters: Parameters,
     /// The header with the path.
@@ -138,6 +145,12 @@ impl std::fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
+    /// The entries of all lists.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &RateLimit> {
+        let lists = self.virtual_hosts.iter().flat_map(|hosts| &hosts.lists);
+        self.rate_limits.iter().chain(lists.flatten())
+    }
+
     /// Reads and validates a configuration from Envoy: the text of a JSON object, or the bytes of a
     /// protobuf Struct.
     ///

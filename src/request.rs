@@ -18,15 +18,17 @@ mod limits;
 mod metadata;
 #[cfg(test)]
 mod tests;
+mod virtual_hosts;
 #[cfg(feature = "cel")]
 pub(crate) mod when;
 
 use crate::config::{
-    Action, Claim, Condition, Config, Encoded, Enforcement, Formatted, HITS_MAX, HitsAddend,
+    Action, Claim, Condition, Config, Encoded, Enforcement, Fact, Formatted, HITS_MAX, HitsAddend,
     WhenAbsent,
 };
 use crate::host::RequestFacts;
 use crate::matching::address::Network;
+use crate::matching::text::TextMatcher;
 use crate::request::descriptors::Descriptors;
 use fact_reader::FactReader;
 use formats::{append_format, cost_of};
@@ -45,32 +47,54 @@ pub fn extract(
     enforced.clear();
     shadowed.clear();
     let mut reader = FactReader::new(config, facts, enforced.take_buffer());
-    for rate_limit in &config.rate_limits {
-        if !rate_limit.conditions.iter().all(|condition| holds(condition, &mut reader)) {
-            continue;
+    let mut list = config.rate_limits.as_slice();
+    loop {
+        for rate_limit in list {
+            if !rate_limit.conditions.iter().all(|condition| holds(condition, &mut reader)) {
+                continue;
+            }
+            #[cfg(feature = "cel")]
+            if let Some(when) = &rate_limit.when
+                && !when::applies(when, &mut reader)
+            {
+                continue;
+            }
+            let descriptors = match rate_limit.enforcement {
+                Enforcement::Enforced => &mut *enforced,
+                Enforcement::Shadow => &mut *shadowed,
+            };
+            let mut actions = rate_limit.actions.iter();
+            match actions.try_for_each(|action| entry(action, &mut reader, descriptors)) {
+                Some(()) => descriptors.finish(seed, hits(&rate_limit.hits, &mut reader)),
+                None => descriptors.discard_partial(),
+            }
         }
-        #[cfg(feature = "cel")]
-        if let Some(when) = &rate_limit.when
-            && !when::applies(when, &mut reader)
-        {
-            continue;
-        }
-        let descriptors = match rate_limit.enforcement {
-            Enforcement::Enforced => &mut *enforced,
-            Enforcement::Shadow => &mut *shadowed,
-        };
-        let mut actions = rate_limit.actions.iter();
-        match actions.try_for_each(|action| entry(action, &mut reader, descriptors)) {
-            Some(()) => descriptors.finish(seed, hits(&rate_limit.hits, &mut reader)),
-            None => descriptors.discard_partial(),
+        let Some(blocks) = &config.virtual_hosts else { break };
+        match virtual_hosts::next_list(blocks, &mut reader) {
+            Some(next) => list = next,
+            None => {
+                virtual_hosts::finish(blocks, &mut reader, seed, enforced, shadowed);
+                break;
+            }
         }
     }
     enforced.put_buffer(reader.into_buffer());
 }
 
 fn holds<F: RequestFacts>(condition: &Condition, reader: &mut FactReader<'_, F>) -> bool {
-    let value = reader.value(&condition.fact);
-    value.is_some_and(|value| condition.one_of.iter().any(|text| text.as_bytes() == value))
+    let Some(value) = reader.value(&condition.fact) else { return false };
+    condition.one_of.iter().any(|text| text.as_bytes() == value)
+        || condition.matchers.iter().any(|matcher| matches(matcher, &condition.fact, reader))
+}
+
+/// Whether a value is there and matches.
+#[cold]
+fn matches<F: RequestFacts>(
+    matcher: &TextMatcher,
+    fact: &Fact,
+    reader: &mut FactReader<'_, F>,
+) -> bool {
+    reader.value(fact).is_some_and(|value| matcher.matches(value))
 }
 
 /// Appends the entry of an action, if it has one; none if the descriptor is dropped.

@@ -461,7 +461,10 @@ impl<H: Host> Worker<H> {
                 true => Verdict::Deny,
                 false => Verdict::Allow,
             };
-            let entry = if self.config.has_origins { descriptors.origin(index) } else { None };
+            let entry = match self.config.entry_options.is_empty() {
+                true => None,
+                false => descriptors.origin(index),
+            };
             let at_hand = record.state.pool.left(now);
             let tightest = LimitStatus { limit: record.state.limit, at_hand, verdict, entry };
             met_limit(&mut met, tightest, &record.further);

@@ -1,9 +1,9 @@
 //! The encoding of a descriptor's entries: each key and each value after its length (4 bytes,
 //! little-endian), so that different lists of entries have different bytes.
-
 //!
-//! After the entries, an override of the limit may follow, so that it is a part of the descriptor's
-//! identity.
+//! After the entries, an override of the limit may follow, and then a mark with the domain of the
+//! descriptor's calls, so that both are a part of the descriptor's identity. So every call, also one
+//! that returns tokens, has its domain with it.
 
 use tidegate_core::{Entry, LimitOverride, Unit};
 
@@ -34,6 +34,26 @@ pub(crate) fn encoded(parts: &[&str]) -> Vec<u8> {
 
 pub(crate) const LENGTH_BYTES: usize = size_of::<u32>();
 
+/// Stands in the place of a length before a domain. No key has this length.
+const DOMAIN: [u8; LENGTH_BYTES] = [0xfe, 0xff, 0xff, 0xff];
+
+/// The mark of a domain, for the end of a descriptor.
+pub(crate) fn domain_mark(domain: &str) -> Encoded {
+    Encoded([&DOMAIN, encoded(&[domain]).as_slice()].concat())
+}
+
+/// The domain in the mark at the end of a descriptor, if there is one.
+pub(crate) fn domain_of(mut bytes: &[u8]) -> Option<&str> {
+    while let Some((_, rest)) = part(bytes) {
+        bytes = rest;
+    }
+    if bytes.starts_with(&OVERRIDE) {
+        bytes = bytes.get(OVERRIDE_BYTES..)?;
+    }
+    let (domain, _) = part(bytes.strip_prefix(&DOMAIN)?)?;
+    Some(domain)
+}
+
 /// Decodes entries. Ends early at malformed bytes.
 pub(crate) fn entries_of(bytes: &[u8]) -> Vec<Entry> {
     decoded(bytes).0
@@ -54,12 +74,14 @@ pub(crate) fn decoded(mut bytes: &[u8]) -> (Vec<Entry>, &[u8]) {
 /// Stands in the place of a length before an override. No key has this length.
 const OVERRIDE: [u8; LENGTH_BYTES] = [0xff; LENGTH_BYTES];
 
+const OVERRIDE_BYTES: usize = 9;
+
 /// The units of overrides, in the order of Envoy's numbers from 1.
 pub(crate) const UNITS: [Unit; 6] =
     [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Month, Unit::Year];
 
 /// An encoded override: `requests` per unit of this index in [`UNITS`].
-pub(crate) fn encoded_override(requests: u32, unit: u8) -> [u8; 9] {
+pub(crate) fn encoded_override(requests: u32, unit: u8) -> [u8; OVERRIDE_BYTES] {
     let [a, b, c, d] = OVERRIDE;
     let [e, f, g, h] = requests.to_le_bytes();
     [a, b, c, d, e, f, g, h, unit]
@@ -94,6 +116,22 @@ mod tests {
             assert!(entries_of(&changed).len() <= 2);
         }
         assert_eq!(entries_of(&bytes).len(), 2);
+    }
+
+    #[test]
+    fn a_domain_stands_after_the_entries_and_an_override() {
+        let entries = encoded(&["key", "value"]);
+        assert_eq!(domain_of(&entries), None);
+        for limit in [&[][..], &encoded_override(7, 2)] {
+            let unmarked = [&entries[..], limit].concat();
+            let marked = [unmarked.clone(), domain_mark("other").0].concat();
+            assert_eq!(domain_of(&marked), Some("other"));
+            let ((found, rest), (expected, before)) = (decoded(&marked), decoded(&unmarked));
+            assert_eq!((found, override_of(rest)), (expected, override_of(before)));
+            for end in 0..marked.len() {
+                assert_eq!(domain_of(&marked[..end]), None, "{end} bytes");
+            }
+        }
     }
 
     #[test]

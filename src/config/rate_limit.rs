@@ -9,6 +9,7 @@ use super::format::{Command, Format};
 #[cfg(feature = "cel")]
 use super::when::When;
 use crate::matching::address::AddressMatcher;
+use crate::matching::text::TextMatcher;
 use crate::matching::value::{Sense, ValueMatcher};
 
 /// The actions of one descriptor: at most one entry each.
@@ -25,21 +26,29 @@ pub struct RateLimit {
     pub hits: HitsAddend,
     /// Never empty.
     pub actions: Vec<Action>,
-    /// Whether headers show its limits.
-    pub x_ratelimit_option: XRateLimitOption,
-    /// The content of its denials, if it has its own.
-    pub denied: Option<Box<ReplyContent>>,
+    /// What it says of replies. Moved into the configuration's list when that has been read.
+    pub options: EntryOptions,
 }
 
 /// Whether headers show the limits of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum XRateLimitOption {
     /// As the filter's `headers` say.
+    #[default]
     Unspecified,
     /// They do not.
     Off,
     /// `x-ratelimit-*` do, whatever the filter's `headers` say.
     DraftVersion03,
+}
+
+/// What an entry says of the replies about its limits.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EntryOptions {
+    /// Whether headers show its limits.
+    pub x_ratelimit_option: XRateLimitOption,
+    /// The content of its denials, if it differs from that of others.
+    pub denied: Option<Box<ReplyContent>>,
 }
 
 /// Whether a decision is carried out.
@@ -56,8 +65,10 @@ pub enum Enforcement {
 pub struct Condition {
     /// The fact to check.
     pub fact: Fact,
-    /// It must equal one of these.
+    /// It must equal one of these,
     pub one_of: Vec<String>,
+    /// or match one of these.
+    pub matchers: Vec<TextMatcher>,
 }
 
 /// The cost of a request.

@@ -12,6 +12,7 @@ mod matcher;
 mod metadata;
 mod rate_limit;
 mod reports;
+mod virtual_hosts;
 #[cfg(feature = "cel")]
 mod when;
 
@@ -20,10 +21,10 @@ use super::node::Node;
 use super::tree::Tree;
 use super::unsupported::OF_THE_FILTER;
 use super::{
-    Action, Config, ConfigError, Enforcement, Fraction, HeaderStyle, RateLimit, ReplyContent,
-    UndecidedMode, XRateLimitOption,
+    Action, Config, ConfigError, Enforcement, EntryOptions, Fraction, HeaderStyle, RateLimit,
+    UndecidedMode, VirtualHosts, XRateLimitOption,
 };
-use checks::{items_up_to, not_empty, number_or};
+use checks::{not_empty, number_or};
 use filter_options::{fraction, selection, status_on_error};
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ const SLOTS_MAX: u64 = 65_536;
 /// As in Envoy.
 const STAGE_MAX: u64 = 10;
 
-const FIELDS: [&str; 21] = [
+const FIELDS: [&str; 22] = [
     "domain",
     "sidecar",
     "failure_mode",
@@ -62,6 +63,7 @@ const FIELDS: [&str; 21] = [
     "stat_prefix",
     "shadow_header",
     "filter_state",
+    "virtual_hosts",
 ];
 
 pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
@@ -73,15 +75,13 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
     sidecar.object("an object with `cluster`", &["cluster", "timeout_ms"], &[])?;
     let cluster = sidecar.required("cluster")?;
     let mut denied = denied::denied(&node, &mut interner)?;
-    let mut rate_limits =
-        rate_limits(&node, &denied.content, &mut interner, Interner::of(document))?;
-    let has_options = rate_limits.iter().any(has_option);
-    let has_replies = rate_limits.iter().any(|rate_limit| rate_limit.denied.is_some());
-    let has_origins = has_options || has_replies;
-    denied.has_rules |= has_replies;
-    if has_origins {
-        number(&mut rate_limits);
-    }
+    let (mut rate_limits, mut virtual_hosts) =
+        virtual_hosts::limits(&node, &denied.content, &mut interner, Interner::of(document))?;
+    let entry_options = entry_options(&node, &mut rate_limits, virtual_hosts.as_deref_mut())?;
+    denied.has_rules |= entry_options.iter().any(|options| options.denied.is_some());
+    let is_own =
+        |options: &EntryOptions| options.x_ratelimit_option != XRateLimitOption::Unspecified;
+    let has_options = entry_options.iter().any(is_own);
     let headers_by_default = match variant(&node, "headers", &["ietf", "draft03", "off"])? {
         Some("off") => HeaderStyle::Off,
         Some("draft03") => HeaderStyle::Draft03,
@@ -110,7 +110,8 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         reports: reports::reports(&node)?,
         lease_slots: lease_slots(&node.at("leases"))?,
         rate_limits,
-        has_origins,
+        virtual_hosts,
+        entry_options,
         parameters: interner.parameters(),
         path: interner.header(":path"),
     })
@@ -156,46 +157,38 @@ fn enforcement(node: &Node<'_>) -> Result<Enforcement, ConfigError> {
     Ok(if shadow { Enforcement::Shadow } else { Enforcement::Enforced })
 }
 
-/// The entries of the filter's stage. Those of other stages are validated, too, but requests do not
-/// pay for them.
-fn rate_limits(
-    node: &Node<'_>,
-    denials: &ReplyContent,
-    interner: &mut Interner,
-    mut others: Interner,
-) -> Result<Vec<RateLimit>, ConfigError> {
-    let (of_the_filter, stage) = (enforcement(node)?, stage(node)?);
-    let mut valid = Vec::new();
-    for item in &items_up_to(&node.required("rate_limits")?, tidegate_wire::DESCRIPTORS_MAX)? {
-        let is_own = self::stage(item)? == stage;
-        let interner = if is_own { &mut *interner } else { &mut others };
-        let mut rate_limit = rate_limit::rate_limit(item, denials, interner)?;
-        if of_the_filter == Enforcement::Shadow {
-            rate_limit.enforcement = Enforcement::Shadow;
-        }
-        if is_own {
-            valid.push(rate_limit);
-        }
+/// The options of entries, each once. If there are any, each descriptor gets the number of its
+/// entry's.
+fn entry_options(
+    filter: &Node<'_>,
+    rate_limits: &mut [RateLimit],
+    virtual_hosts: Option<&mut VirtualHosts>,
+) -> Result<Vec<EntryOptions>, ConfigError> {
+    let lists = virtual_hosts.into_iter().flat_map(|hosts| hosts.lists.iter_mut());
+    let mut entries: Vec<&mut RateLimit> = rate_limits.iter_mut().chain(lists.flatten()).collect();
+    let none = EntryOptions::default();
+    if entries.iter().all(|entry| entry.options == none) {
+        return Ok(Vec::new());
     }
-    if valid.is_empty() {
-        return Err(node.at("rate_limits").error(&format!("no entry has the stage {stage}")));
+    let mut all: Vec<EntryOptions> = Vec::new();
+    for entry in &mut entries {
+        let options = std::mem::take(&mut entry.options);
+        let number = match all.iter().position(|known| *known == options) {
+            Some(number) => number,
+            None => {
+                all.push(options);
+                all.len().saturating_sub(1)
+            }
+        };
+        let Ok(number) = u8::try_from(number) else {
+            let message =
+                "more than 256 entries have a `denied` or `x_ratelimit_option` of their own";
+            return Err(filter.error(message));
+        };
+        entry.actions.insert(0, Action::Origin(number));
     }
-    Ok(valid)
+    Ok(all)
 }
-
-fn has_option(rate_limit: &RateLimit) -> bool {
-    rate_limit.x_ratelimit_option != XRateLimitOption::Unspecified
-}
-
-/// Has each descriptor know its entry.
-fn number(rate_limits: &mut [RateLimit]) {
-    for (number, rate_limit) in (0..).zip(rate_limits) {
-        rate_limit.actions.insert(0, Action::Origin(number));
-    }
-}
-
-// The number of an entry is one byte.
-const _: () = assert!(tidegate_wire::DESCRIPTORS_MAX <= 256);
 
 /// The stage of the filter or of an entry.
 fn stage(node: &Node<'_>) -> Result<u32, ConfigError> {

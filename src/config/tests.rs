@@ -7,6 +7,7 @@ mod filter_options;
 mod hostile;
 mod mistakes;
 mod reports;
+mod virtual_hosts;
 
 use super::*;
 
@@ -251,7 +252,7 @@ fn the_examples_of_the_reference_are_valid() {
         .skip(1)
         .filter_map(|rest| rest.split_once("```").map(|(block, _)| block))
         .collect();
-    assert_eq!(blocks.len(), 8);
+    assert_eq!(blocks.len(), 9);
     for block in blocks {
         let json = if block.contains("\"domain\"") {
             block.to_owned()

@@ -8,10 +8,20 @@ use super::tree::Tree;
 /// A field, and the message about it.
 pub(super) type Unsupported = (&'static str, &'static str);
 
-pub(super) const OF_THE_FILTER: [Unsupported; 7] = [
+/// What a pasted block of Envoy needs.
+const TRANSLATE: &str =
+    "this is a block of Envoy's configuration, which `tidegate translate` turns into this one's";
+
+pub(super) const OF_THE_FILTER: [Unsupported; 10] = [
+    ("name", TRANSLATE),
+    ("typed_config", TRANSLATE),
+    ("@type", TRANSLATE),
     ("timeout", "use `sidecar.timeout_ms`, in milliseconds"),
     ("failure_mode_deny", "use `failure_mode`: \"allow\" or \"deny\""),
-    ("rate_limit_service", "use `sidecar.cluster`"),
+    (
+        "rate_limit_service",
+        "use `sidecar.cluster`; `tidegate translate` turns Envoy's block into this one's",
+    ),
     ("enable_x_ratelimit_headers", "use `headers`: \"draft03\" or \"off\""),
     ("rate_limited_status", "use `denied.status`"),
     ("metadata_namespace", "a Wasm filter cannot set dynamic metadata"),
@@ -23,6 +33,26 @@ pub(super) const OF_A_RATE_LIMIT: [Unsupported; if cfg!(feature = "cel") { 1 } e
     #[cfg(not(feature = "cel"))]
     ("when", "conditions need the module tidegate-cel.wasm in place of this one"),
 ];
+
+pub(super) const OF_A_VIRTUAL_HOST: [Unsupported; 3] = [
+    ("domains", TRANSLATE),
+    ("typed_per_filter_config", PER_ROUTE),
+    ("vh_rate_limits", "it belongs into `per_route`"),
+];
+
+pub(super) const OF_A_ROUTE: [Unsupported; 5] = [
+    ("match", TRANSLATE),
+    ("route", TRANSLATE),
+    ("typed_per_filter_config", PER_ROUTE),
+    ("vh_rate_limits", "it belongs into `per_route`"),
+    ("domain", "it belongs into `per_route`"),
+];
+
+const PER_ROUTE: &str = "use `per_route`, for what it has for `envoy.filters.http.ratelimit`; \
+     `tidegate translate` does so";
+
+pub(super) const OF_A_PER_ROUTE: [Unsupported; 2] =
+    [("@type", "leave it out"), ("override_option", "Envoy does not implement it either")];
 
 pub(super) const OF_HITS: [Unsupported; 1] =
     [("is_negative_hits", "a filter cannot refund; call the sidecar")];

@@ -56,13 +56,14 @@ impl Descriptors {
         self.has_duplicates = false;
     }
 
-    /// Records the entry of `rate_limits` that makes the next descriptor.
+    /// Records the number of the options of the entry that makes the next descriptor.
     pub(crate) fn come_from(&mut self, number: u8) {
         self.bytes.push(number);
         self.start = self.bytes.len();
     }
 
-    /// The entry of `rate_limits` that made the descriptor at `index`, if that is recorded.
+    /// The number of the options of the entry that made the descriptor at `index`, if that is
+    /// recorded.
     pub(crate) fn origin(&self, index: usize) -> Option<u8> {
         let before = index.checked_sub(1).and_then(|before| self.spans.get(before));
         let gap = before.map_or(0, |before| before.end)..self.spans.get(index)?.start;
@@ -130,6 +131,22 @@ impl Descriptors {
         self.has_duplicates = self.has_duplicates || self.spans.iter().any(|span| span.key == key);
         self.spans.push(Span { start, end, key, hits });
         self.start = end;
+    }
+
+    /// Appends the mark of a domain to each descriptor.
+    pub(crate) fn mark_all(&mut self, mark: &[u8], seed: u64) {
+        let (unmarked, spans) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.spans));
+        self.start = 0;
+        let mut end = 0;
+        for span in spans {
+            // What stands before an entry is the number of its options.
+            self.append(unmarked.get(end..span.start).unwrap_or_default());
+            self.start = self.bytes.len();
+            self.append(unmarked.get(span.start..span.end).unwrap_or_default());
+            self.append(mark);
+            end = span.end;
+            self.finish(seed, span.hits);
+        }
     }
 
     /// The number of descriptors.

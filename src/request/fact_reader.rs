@@ -4,6 +4,7 @@ use crate::config::{Config, Fact, PROPERTY_PARTS_MAX, Source};
 use crate::host::RequestFacts;
 use crate::matching::address::ip_of;
 use crate::matching::query::Found;
+use crate::request::virtual_hosts::Progress;
 #[cfg(feature = "cel")]
 use crate::request::when::Cause;
 use std::net::IpAddr;
@@ -22,6 +23,8 @@ pub(crate) struct FactBuffer {
     /// Evaluations of conditions that failed, and the first of them.
     #[cfg(feature = "cel")]
     failures: (u64, Option<Failure>),
+    /// The progress with the lists of virtual hosts and routes.
+    progress: Progress,
 }
 
 /// An evaluation of a condition that failed: the path of its field, and why.
@@ -80,6 +83,10 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
             self.buffer.bytes.shrink_to(KEPT_BYTES_MAX);
         }
         self.buffer
+    }
+
+    pub(super) fn progress(&mut self) -> &mut Progress {
+        &mut self.buffer.progress
     }
 
     /// The value of a fact. Inlined, as is the next, since actions call it for each request.

@@ -4,6 +4,7 @@ mod as_envoy;
 mod claims;
 mod formats;
 mod limits;
+mod virtual_hosts;
 #[cfg(feature = "cel")]
 mod when;
 #[cfg(feature = "cel")]
@@ -395,6 +396,38 @@ fn entries_of_rate_limits_apply_on_their_routes() {
         let expected: Vec<_> =
             expected.iter().map(|value| format!("generic_key={value}")).collect();
         assert_eq!(shown(&descriptors(&config, &facts).0), expected, "for {known:?}");
+    }
+}
+
+#[test]
+fn routes_are_known_by_parts_of_their_names_and_metadata() {
+    let key = |value: &str| json!([{"generic_key": {"descriptor_value": value}}]);
+    let metadata_key = json!({"key": "n", "path": [{"key": "t"}]});
+    let strict =
+        json!({"metadata_key": metadata_key, "value": {"safe_regex": {"regex": "strict|.x"}}});
+    let config = config(&json!([
+        {"actions": key("prefix"), "routes": ["a", {"prefix": "api-"}]},
+        {"actions": key("regex"), "routes": [{"safe_regex": {"regex": "api-v[0-9]+"}}]},
+        {"actions": key("case"), "routes": [{"exact": "API-V1", "ignore_case": true}]},
+        {"actions": key("end"), "routes": [{"suffix": "v1"}, {"contains": "\u{e9}"}]},
+        {"actions": key("tier"), "route_metadata": strict},
+    ]));
+    let (route, tier) = ("xds|route_name", "xds|route_metadata|filter_metadata|n|t");
+    let table: [(Known<'_>, &[&str]); 9] = [
+        (&[], &[]),
+        (&[(route, b"")], &[]),
+        (&[(route, b"a")], &["prefix"]),
+        (&[(route, b"api-v1")], &["prefix", "regex", "case", "end"]),
+        (&[(route, b"api-v1x")], &["prefix"]),
+        (&[(route, "\u{e9}t".as_bytes())], &["end"]),
+        (&[(tier, b"strict")], &["tier"]),
+        (&[(tier, b"\xffx")], &["tier"]),
+        (&[(tier, b"strict2")], &[]),
+    ];
+    for (known, expected) in table {
+        let expected: Vec<_> =
+            expected.iter().map(|value| format!("generic_key={value}")).collect();
+        assert_eq!(shown(&descriptors(&config, &facts(known)).0), expected, "for {known:?}");
     }
 }
 

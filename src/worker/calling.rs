@@ -6,6 +6,7 @@
 use super::Worker;
 use super::local_decisions::ENTRIES_BYTES_MAX;
 use crate::config::HeaderStyle;
+use crate::config::encoded::domain_of;
 use crate::host::stats::Counter;
 use crate::host::{Call, CallId, Host, Unsent};
 use crate::leases::local_table::LocalRecord;
@@ -153,6 +154,13 @@ impl<H: Host> Worker<H> {
         let _ = self.call_sidecar(pending, now);
     }
 
+    /// The domain of a call. All its descriptors have the same.
+    fn domain_of<'a>(&'a self, pending: &'a PendingCall) -> &'a str {
+        let first = pending.descriptors.iter().next().map(|descriptor| descriptor.entries);
+        let returned = pending.returned.first().map(|tokens| &*tokens.entries);
+        first.or(returned).and_then(domain_of).unwrap_or(&self.config.domain)
+    }
+
     /// A call without descriptors and requests.
     pub(super) fn new_call(&self, purpose: Purpose, number: u64) -> PendingCall {
         PendingCall {
@@ -202,7 +210,8 @@ impl<H: Host> Worker<H> {
         pending: PendingCall,
         now: Timestamp,
     ) -> Result<(), Box<PendingCall>> {
-        let request = Request { domain: self.config.domain.clone(), descriptors, hits: Hits::ONE };
+        let domain = self.domain_of(&pending).to_owned();
+        let request = Request { domain, descriptors, hits: Hits::ONE };
         let call = self.host.call(&Call {
             target: &self.config.call_target,
             metadata,

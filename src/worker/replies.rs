@@ -61,7 +61,7 @@ pub(crate) struct LimitStatus {
     /// Tokens at hand, in addition to the sidecar's remaining hits.
     pub(crate) at_hand: u64,
     pub(crate) verdict: Verdict,
-    /// The entry of `rate_limits` of its descriptor, if that is recorded.
+    /// The number of the options of its descriptor's entry, if there are any.
     pub(crate) entry: Option<u8>,
 }
 
@@ -137,8 +137,8 @@ fn headers_by_entry(config: &Config, limits: &[LimitStatus], now: Timestamp) -> 
 }
 
 fn option(config: &Config, status: &LimitStatus) -> XRateLimitOption {
-    let entry = status.entry.and_then(|entry| config.rate_limits.get(usize::from(entry)));
-    entry.map_or(XRateLimitOption::Unspecified, |entry| entry.x_ratelimit_option)
+    let options = status.entry.and_then(|entry| config.entry_options.get(usize::from(entry)));
+    options.map_or(XRateLimitOption::Unspecified, |options| options.x_ratelimit_option)
 }
 
 /// Whether clients must not see a limit.
@@ -221,7 +221,7 @@ fn content_by_rule<'c>(
     if let Some((_, content)) = name.and_then(matches) {
         return content;
     }
-    let entry = entry.and_then(|entry| config.rate_limits.get(usize::from(entry)));
+    let entry = entry.and_then(|entry| config.entry_options.get(usize::from(entry)));
     entry.and_then(|entry| entry.denied.as_deref()).unwrap_or(&config.denied.content)
 }
 

@@ -192,8 +192,7 @@ impl<H: Host> Worker<H> {
     /// shadow, too.
     fn may_add_shadow(&self) -> bool {
         let is_shadow = |entry: &RateLimit| entry.enforcement == Enforcement::Shadow;
-        self.config.filter_enforced != Fraction::ALL
-            && self.config.rate_limits.iter().any(is_shadow)
+        self.config.filter_enforced != Fraction::ALL && self.config.entries().any(is_shadow)
     }
 
     /// The response of a request with notes. Headers of the service that the filter has written

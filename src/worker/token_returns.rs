@@ -7,7 +7,7 @@
 
 use super::Worker;
 use super::local_decisions::ENTRIES_BYTES_MAX;
-use crate::config::encoded::entries_of;
+use crate::config::encoded::{domain_of, entries_of};
 use crate::host::Host;
 use crate::host::stats::Counter;
 use crate::leases::local_table::ReturnableTokens;
@@ -60,16 +60,26 @@ impl<H: Host> Worker<H> {
             if let Some(again) = self.unanswered.pop_front() {
                 self.send_return(again, now);
             } else if !self.to_return.is_empty() || !self.recalls.is_empty() {
-                let some = self.to_return.len().min(RETURN_DESCRIPTORS_MAX);
-                let mut tokens: Vec<ReturnableTokens> = self.to_return.drain(..some).collect();
-                let more = RETURN_DESCRIPTORS_MAX.saturating_sub(some).min(self.recalls.len());
-                tokens.extend(self.recalls.drain(..more));
+                let tokens = self.tokens_of_one_domain();
                 let call = self.next_call_number();
                 self.send_return(TokenReturn { call, tokens }, now);
             } else {
                 return;
             }
         }
+    }
+
+    /// The next tokens to return: those of one call, which has one domain.
+    fn tokens_of_one_domain(&mut self) -> Vec<ReturnableTokens> {
+        let first = self.to_return.first().or_else(|| self.recalls.front());
+        let domain = first.and_then(|tokens| domain_of(&tokens.entries)).map(str::to_owned);
+        let is_of_it = |tokens: &&ReturnableTokens| domain_of(&tokens.entries) == domain.as_deref();
+        let some = self.to_return.iter().take(RETURN_DESCRIPTORS_MAX).take_while(is_of_it).count();
+        let more = RETURN_DESCRIPTORS_MAX.saturating_sub(some);
+        let more = self.recalls.iter().take(more).take_while(is_of_it).count();
+        let mut tokens: Vec<ReturnableTokens> = self.to_return.drain(..some).collect();
+        tokens.extend(self.recalls.drain(..more));
+        tokens
     }
 
     fn send_return(&mut self, back: TokenReturn, now: Timestamp) {

@@ -69,10 +69,9 @@ impl Client {
         body: impl Into<Bytes>,
     ) -> anyhow::Result<Reply> {
         let mut request = Request::builder().method(method).uri(path);
-        if !headers.iter().any(|(name, _)| *name == "host") {
-            request = request.header("host", "test");
-        }
-        for (name, value) in headers {
+        let host = [("host", &b"test"[..])];
+        let host = host.iter().filter(|_| headers.iter().all(|(name, _)| *name != "host"));
+        for (name, value) in host.chain(headers) {
             request = request.header(*name, HeaderValue::from_bytes(value)?);
         }
         let request = request.body(Full::new(body.into()))?;

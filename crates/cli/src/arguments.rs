@@ -26,6 +26,7 @@ const AFTER_HELP: &str = "\
 Examples:
   tidegate check limits.yaml
   tidegate explain --limits limits.yaml --data-dir /var/lib/tidegate client=203.0.113.9
+  tidegate translate envoy.yaml
   tidegate serve --limits limits.yaml --data-dir /var/lib/tidegate
   tidegate serve --limits limits.d --data-dir data --grpc unix:/run/tidegate.sock --http off
   tidegate store inspect /var/lib/tidegate
@@ -65,6 +66,24 @@ Examples:
   tidegate explain --limits limits.d --domain shop user=17 --and path=/login --and app=web,user=17
   tidegate explain --limits limits.yaml --data-dir data client=a --json | jq .verdict";
 
+const TRANSLATE_HELP: &str = "\
+Finds Envoy's rate limit filter (envoy.filters.http.ratelimit), and the virtual hosts and routes with
+rate_limits, wherever they stand: alone, in a bootstrap or a listener, in a dump (/config_dump), or in an
+EnvoyFilter of Istio. Names may be in camelCase or snake_case. Routes that Envoy gets from elsewhere (RDS)
+go into a FILE of their own.
+
+The plugin configuration goes to standard output as JSON, which is YAML, too. Standard error has a line for
+each thing without an equivalent: its place, and what to do instead. An entry of which a part has none is
+left out. A line with `note:` needs no change.
+
+Exit code: 0 if all was translated, 1 if something has no equivalent, 2 if the input cannot be read.
+
+Examples:
+  tidegate translate envoy.yaml > plugin.json
+  tidegate translate --strict listener.yaml routes.yaml
+  tidegate translate --domain shop --cluster tidegate routes.yaml
+  curl -s localhost:9901/config_dump | tidegate translate -";
+
 /// Rate limiting for Envoy: the sidecar that owns the counters.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, after_help = AFTER_HELP, arg_required_else_help = true)]
@@ -83,6 +102,9 @@ pub(crate) enum Command {
     /// Show which limits a descriptor meets and why, and their decisions now
     #[command(after_help = EXPLAIN_HELP)]
     Explain(ExplainOptions),
+    /// Translate the configuration of Envoy's own rate limit filter into that of Tidegate's
+    #[command(after_help = TRANSLATE_HELP)]
+    Translate(TranslateOptions),
     /// Inspect or edit a data directory, served or not
     #[command(subcommand, arg_required_else_help = true)]
     Store(StoreCommand),
@@ -329,4 +351,27 @@ pub(crate) struct ExplainOptions {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TranslateOptions {
+    /// Files of Envoy's configuration, YAML or JSON; - is standard input
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Name of the filter, if the files have several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) filter: Option<String>,
+
+    /// Domain, instead of the filter's
+    #[arg(long, value_name = "NAME")]
+    pub(crate) domain: Option<String>,
+
+    /// Envoy cluster of the sidecar, instead of that of the filter's service
+    #[arg(long, value_name = "NAME")]
+    pub(crate) cluster: Option<String>,
+
+    /// Print nothing if anything has no equivalent
+    #[arg(long)]
+    pub(crate) strict: bool,
 }

@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod explain;
 pub(crate) mod serve;
 pub(crate) mod store;
+pub(crate) mod translate;
 
 use crate::output::Output;
 use std::fmt;

@@ -13,7 +13,7 @@ mod output;
 mod time;
 
 use arguments::Command;
-use commands::{check, exit_code, explain, serve, store, with_output};
+use commands::{EXIT_USAGE, check, exit_code, explain, serve, store, translate, with_output};
 use std::process::ExitCode;
 
 /// Runs the program. Exit code 2 means a mistake on the command line or in the environment.
@@ -29,6 +29,9 @@ pub fn run() -> ExitCode {
         }
         Command::Check(options) => check::run(&options),
         Command::Explain(options) => exit_code(with_output(|out| explain::run(&options, out)), 1),
+        Command::Translate(options) => {
+            exit_code(with_output(|out| translate::run(&options, out)), EXIT_USAGE)
+        }
         Command::Store(command) => exit_code(with_output(|out| store::run(&command, out)), 1),
         Command::Load(arguments) => {
             let (options, output) = arguments.split();

@@ -10,6 +10,7 @@ mod compiled;
 pub mod describe;
 mod diagnostic;
 pub mod diff;
+pub mod document;
 pub mod duration;
 mod files;
 mod frs_map;
@@ -32,7 +33,7 @@ pub use files::{Pipes, Source, SourceFile, each_file, limits_files};
 pub use load::{load, load_source};
 pub use loader::{Defaults, Loaded, SameDomain};
 pub use path::{escaped, unescaped};
-pub use text::whole_number;
+pub use text::{suggestion, whole_number};
 pub use zone::daily_reset;
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(super) fn quoted(word: &str) -> String {
 pub(super) const WORD_BYTES_MAX: usize = 64;
 
 /// ` (did you mean …?)` if one of `known` is near enough, otherwise nothing.
-pub(super) fn suggestion(word: &str, known: &[&str]) -> Cow<'static, str> {
+pub fn suggestion(word: &str, known: &[&str]) -> Cow<'static, str> {
     if word.len() > WORD_BYTES_MAX {
         return "".into();
     }

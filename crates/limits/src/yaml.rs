@@ -1,12 +1,11 @@
 //! Reads limits files in YAML: envoyproxy/ratelimit's schema, extended.
 //!
-//! `document` parses and keeps positions, `fields` checks keys and types, and the other modules each give
+//! [`document`] parses and keeps positions, `fields` checks keys and types, and the other modules each give
 //! meaning to one part of the schema.
 
 mod algorithm;
 mod context;
 mod descriptor;
-mod document;
 mod fields;
 mod limit;
 mod matching;
@@ -16,6 +15,7 @@ mod unreachable;
 
 use crate::compiled::RuleNode;
 use crate::diagnostic::Diagnostic;
+use crate::document;
 use crate::loader::Loader;
 use crate::path::escaped;
 use context::{Context, Diagnostics};
@@ -27,8 +27,10 @@ use std::sync::Arc;
 
 const FILE: Keys = Keys { map: "a limits file", known: &["domain", "descriptors", "count_denied"] };
 
+const TOO_DEEP: &str = "nested too deeply (maximum: 30 levels of descriptors)";
+
 pub(crate) fn read_file(loader: &mut Loader, file: &Path, text: &str) {
-    let root = match document::parse(text) {
+    let root = match document::parse(text, TOO_DEEP) {
         Ok(root) => root,
         Err((position, message)) => {
             loader.errors.push(Diagnostic::new(file, position, message));

@@ -67,7 +67,7 @@ fn of_a_limit(
 ) -> Result<(TextMatcher, ReplyContent), ConfigError> {
     let content = content(item, &["status", "body", "format", "name"], Some(general))?;
     let name = item.required("name")?;
-    let matcher = text_matcher(&name, interner)?;
+    let matcher = text_matcher(&name, "an object with one test of a text", interner)?;
     if let TextMatcher::Exact(text, _) = &matcher
         && text.len() > LIMIT_NAME_BYTES_MAX
     {

@@ -72,7 +72,9 @@ fn value_test(
         }
     };
     Ok(match *name {
-        "string_match" => ValueTest::Text(text_matcher(test, interner)?),
+        "string_match" => {
+            ValueTest::Text(text_matcher(test, "an object with one test of a text", interner)?)
+        }
         "present_match" if node.flag(name, false)? => ValueTest::Present,
         "present_match" => ValueTest::Absent,
         "range_match" => {
@@ -89,13 +91,32 @@ fn value_test(
     })
 }
 
+/// A name, or a test of names.
+pub(super) enum NameTest {
+    Name(String),
+    Matcher(TextMatcher),
+}
+
+/// A text as it is written, or a matcher of texts.
+pub(super) fn name_test(node: &Node<'_>, interner: &mut Interner) -> Result<NameTest, ConfigError> {
+    if node.is_text() {
+        return Ok(NameTest::Name(not_empty(node)?.to_owned()));
+    }
+    let expected = "a string, or an object with one test of a text";
+    Ok(match text_matcher(node, expected, interner)? {
+        TextMatcher::Exact(name, Case::Sensitive) => NameTest::Name(name),
+        matcher => NameTest::Matcher(matcher),
+    })
+}
+
 /// Envoy's `StringMatcher`.
 pub(super) fn text_matcher(
     node: &Node<'_>,
+    expected: &str,
     interner: &mut Interner,
 ) -> Result<TextMatcher, ConfigError> {
     let fields = ["exact", "prefix", "suffix", "contains", "safe_regex", "ignore_case"];
-    node.object("an object with one test of a text", &fields, &OF_A_TEXT)?;
+    node.object(expected, &fields, &OF_A_TEXT)?;
     let [tests @ .., _] = &fields;
     let ignore_case = node.flag("ignore_case", false)?;
     let (name, test) = node.one_of(tests)?;

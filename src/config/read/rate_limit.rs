@@ -1,9 +1,10 @@
 //! One entry of `rate_limits`: its actions, its cost, and its conditions.
 
 use super::action::action;
-use super::checks::{header_name, in_range, items_up_to, not_empty};
+use super::checks::{header_name, in_range, items_up_to};
 use super::denied::{self, OF_A_RULE};
 use super::limit::limit;
+use super::matcher::{NameTest, name_test};
 use super::metadata::{ROUTE_ENTRY, metadata_key};
 #[cfg(feature = "cel")]
 use super::when::when;
@@ -14,7 +15,7 @@ use crate::config::format::{Command, Moment, Show};
 use crate::config::interner::Interner;
 use crate::config::node::Node;
 use crate::config::rate_limit::{
-    Condition, HITS_MAX, HitsAddend, RateLimit, Source, XRateLimitOption,
+    Condition, EntryOptions, Fact, HITS_MAX, HitsAddend, RateLimit, Source, XRateLimitOption,
 };
 use crate::config::unsupported::{OF_A_RATE_LIMIT, OF_HITS};
 
@@ -60,16 +61,15 @@ pub(super) fn rate_limit(
         Some(denied) => Some(Box::new(denied::content(&denied, &OF_A_RULE, Some(denials))?)),
         None => None,
     };
-    let (enforcement, x_ratelimit_option) = (enforcement(node)?, x_ratelimit_option(node)?);
+    let options = EntryOptions { x_ratelimit_option: x_ratelimit_option(node)?, denied };
     Ok(RateLimit {
-        enforcement,
+        enforcement: enforcement(node)?,
         conditions,
         #[cfg(feature = "cel")]
         when: when(node, interner)?,
         hits,
         actions,
-        x_ratelimit_option,
-        denied,
+        options,
     })
 }
 
@@ -97,24 +97,41 @@ fn x_ratelimit_option(node: &Node<'_>) -> Result<XRateLimitOption, ConfigError> 
 fn conditions(node: &Node<'_>, interner: &mut Interner) -> Result<Vec<Condition>, ConfigError> {
     let mut conditions = Vec::new();
     if let Some(routes) = node.field("routes") {
-        let mut one_of = Vec::new();
-        for route in &routes.items()? {
-            one_of.push(not_empty(route)?.to_owned());
-        }
-        if one_of.is_empty() {
+        let mut condition = condition(interner.property(&["xds", "route_name"]));
+        let items = routes.items()?;
+        if items.is_empty() {
             return Err(routes.error("must not be empty; leave it out for all routes"));
         }
-        conditions.push(Condition { fact: interner.property(&["xds", "route_name"]), one_of });
+        for route in &items {
+            add_test(&mut condition, route, interner)?;
+        }
+        conditions.push(condition);
     }
     if let Some(metadata) = node.field("route_metadata") {
         let expected = "an object with `metadata_key` and `value`";
         metadata.object(expected, &["metadata_key", "value"], &[])?;
         let source = metadata_key(&metadata.required("metadata_key")?, ROUTE_ENTRY)?;
-        let value = not_empty(&metadata.required("value")?)?.to_owned();
-        let fact = interner.fact(Source::Text(source));
-        conditions.push(Condition { fact, one_of: vec![value] });
+        let mut condition = condition(interner.fact(Source::Text(source)));
+        add_test(&mut condition, &metadata.required("value")?, interner)?;
+        conditions.push(condition);
     }
     Ok(conditions)
+}
+
+fn condition(fact: Fact) -> Condition {
+    Condition { fact, one_of: Vec::new(), matchers: Vec::new() }
+}
+
+fn add_test(
+    condition: &mut Condition,
+    node: &Node<'_>,
+    interner: &mut Interner,
+) -> Result<(), ConfigError> {
+    match name_test(node, interner)? {
+        NameTest::Name(text) => condition.one_of.push(text),
+        NameTest::Matcher(matcher) => condition.matchers.push(matcher),
+    }
+    Ok(())
 }
 
 fn hits_addend(node: &Node<'_>, interner: &mut Interner) -> Result<HitsAddend, ConfigError> {

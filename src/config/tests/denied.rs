@@ -68,8 +68,38 @@ fn bodies_are_those_of_the_format() {
     for (denied, expected) in table {
         let config = with(denied, "").unwrap();
         assert_eq!(config.denied.content, expected, "{denied}");
-        assert!(!config.denied.has_rules && !config.has_origins);
+        assert!(!config.denied.has_rules && config.entry_options.is_empty());
     }
+}
+
+/// The options of an entry, by the number that its descriptors have.
+fn options_of(config: &Config, entry: usize) -> EntryOptions {
+    match config.entries().nth(entry).unwrap().actions[0] {
+        Action::Origin(number) => config.entry_options[usize::from(number)].clone(),
+        _ => EntryOptions::default(),
+    }
+}
+
+/// Numbers were indexes into the filter's own list, so entries of virtual hosts had none.
+#[test]
+fn entries_of_virtual_hosts_and_routes_have_options() {
+    let entry = |options: &str| {
+        format!(r#"{{{options} "actions": [{{"generic_key": {{"descriptor_value": "v"}}}}]}}"#)
+    };
+    let denied = |status: u32| format!(r#""denied": {{"status": {status}}},"#);
+    let config = read(&format!(
+        r#"{{"domain": "d", "sidecar": {{"cluster": "c"}}, "virtual_hosts": [{{"name": "h",
+            "rate_limits": [{}, {}], "routes": [{{"name": "r", "rate_limits": [{}, {}]}}]}}]}}"#,
+        entry(&denied(431)),
+        entry(""),
+        entry(&denied(432)),
+        entry(&denied(431)),
+    ))
+    .unwrap();
+    let status = |entry| options_of(&config, entry).denied.map(|content| content.status);
+    assert_eq!([0, 1, 2, 3].map(status), [Some(431), None, Some(432), Some(431)]);
+    // Equal options have one number.
+    assert_eq!((config.entry_options.len(), config.denied.has_rules), (3, true));
 }
 
 #[test]
@@ -92,15 +122,16 @@ fn a_rule_has_what_it_leaves_out_from_the_filter() {
     ];
     for (rule, expected) in table {
         let config = with(general, rule).unwrap();
-        assert_eq!(config.rate_limits[0].denied, Some(Box::new(expected.clone())), "{rule}");
-        assert!(config.denied.has_rules && config.has_origins);
+        let options = options_of(&config, 0);
+        assert_eq!(options.denied, Some(Box::new(expected.clone())), "{rule}");
+        assert!(config.denied.has_rules);
         assert_eq!(config.rate_limits[0].actions[0], Action::Origin(0));
         let limit = rule.replacen('{', r#"{"name": {"suffix": "n"}, "#, 1).replace(", }", "}");
         let limits = general.replacen('{', &format!(r#"{{"limits": [{limit}], "#), 1);
         let config = with(&limits, "").unwrap();
         let [(matcher, content)] = config.denied.by_limit.as_slice() else { panic!("{limits}") };
         assert_eq!((matcher.matches(b"in"), content), (true, &expected), "{rule}");
-        assert!(config.denied.has_rules && !config.has_origins);
+        assert!(config.denied.has_rules && config.entry_options.is_empty());
     }
 }
 
@@ -128,10 +159,11 @@ fn entries_say_which_headers_show_their_limits() {
                 {{"x_ratelimit_option": {option}, "actions": [{{"remote_address": {{}}}}]}}]}}"#
         ))
         .unwrap();
-        let [first, second] = config.rate_limits.as_slice() else { panic!("two entries") };
-        assert_eq!(first.x_ratelimit_option, XRateLimitOption::Unspecified);
-        assert_eq!(first.actions.len(), 1 + usize::from(config.has_origins));
-        (second.x_ratelimit_option, config.headers, config.headers_by_default)
+        let [first, second] = [0, 1].map(|entry| options_of(&config, entry).x_ratelimit_option);
+        assert_eq!(first, XRateLimitOption::Unspecified);
+        let is_numbered = usize::from(!config.entry_options.is_empty());
+        assert_eq!(config.rate_limits[0].actions.len(), 1 + is_numbered);
+        (second, config.headers, config.headers_by_default)
     };
     use HeaderStyle::{ByEntry, Draft03, Ietf, Off};
     let unspecified = (XRateLimitOption::Unspecified, Ietf, Ietf);

@@ -62,6 +62,9 @@ fn tree() -> impl Strategy<Value = Value> {
             "hits_addend",
             "routes",
             "ranges",
+            "virtual_hosts",
+            "per_route",
+            "domain",
         ])
         .prop_map(str::to_owned),
     ];

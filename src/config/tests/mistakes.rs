@@ -28,7 +28,8 @@ fn of_the_document() {
              `failure_mode`, `overload_mode`, `rate_limits`, `shadow`, `headers`, `denied`, `leases`, \
              `stage`, `request_type`, `filter_enabled`, `filter_enforced`, `failure_mode_deny_percent`, \
              `status_on_error`, `rate_limited_as_resource_exhausted`, `response_headers_to_add`, \
-             `disable_x_envoy_ratelimited_header`, `stat_prefix`, `shadow_header`, `filter_state`",
+             `disable_x_envoy_ratelimited_header`, `stat_prefix`, `shadow_header`, `filter_state`, \
+             `virtual_hosts`",
         ),
         (r#""tidegate""#, r#""""#, "sidecar.cluster: must not be empty"),
         (
@@ -229,6 +230,23 @@ fn of_an_entry() {
             "rate_limits[1].routes: must not be empty; leave it out for all routes",
         ),
         (r#""cart""#, r#""""#, "rate_limits[1].routes[1]: must not be empty"),
+        (
+            r#""cart""#,
+            "7",
+            "rate_limits[1].routes[1]: invalid type: integer `7`, expected a string, or an object \
+             with one test of a text",
+        ),
+        (
+            r#""cart""#,
+            r#"{"prefx": "cart"}"#,
+            "rate_limits[1].routes[1].prefx: unknown field `prefx` (did you mean `prefix`?), \
+             expected one of `exact`, `prefix`, `suffix`, `contains`, `safe_regex`, `ignore_case`",
+        ),
+        (
+            r#""cart""#,
+            r#"{"safe_regex": {"regex": ".{999}.{99}"}}"#,
+            "rate_limits[1].routes[1].safe_regex.regex: the expression compiles to 1102 states (maximum 1024 states)",
+        ),
         (r#""strict""#, r#""""#, "rate_limits[1].route_metadata.value: must not be empty"),
         (
             r#"[{"key": "tier"}]"#,

@@ -1,6 +1,7 @@
 //! Replies and headers of given limits.
 
 use super::*;
+use crate::config::Action;
 use tidegate_core::Nanos;
 
 /// A configuration of three entries, each with these fields, and fields of the filter.
@@ -76,6 +77,16 @@ fn a_limit_shows_the_tokens_at_hand_unless_it_denies() {
     }
 }
 
+/// A status with the number of its entry's options in place of the entry.
+fn numbered(config: &Config, status: &LimitStatus) -> LimitStatus {
+    let actions = &config.rate_limits[usize::from(status.entry.unwrap())].actions;
+    let number = match actions[0] {
+        Action::Origin(number) => Some(number),
+        _ => None,
+    };
+    LimitStatus { entry: number, ..*status }
+}
+
 /// The limits of three entries, of which the first has the least left: in `ratelimit`, and the
 /// number left and the limits in `x-ratelimit-*`. As in Envoy, there are none of the latter if the
 /// least one does not show them.
@@ -119,6 +130,7 @@ fn entries_show_their_limits_as_configured() {
             expected.push(("x-ratelimit-remaining", "2".to_owned()));
             expected.push(("x-ratelimit-reset", "7".to_owned()));
         }
+        let limits = limits.each_ref().map(|status| numbered(&config, status));
         assert_eq!(headers(&config, &limits, NOW), expected, "{style} {options:?}");
     }
 }

@@ -5,6 +5,7 @@ use super::authority::{made_up, status};
 use super::states::{after_ms, high_demand, left, tokens};
 use super::world::{Envoy, Sent};
 use super::{fail_all, held_tokens, names_of_one_set, only_call};
+use crate::config::encoded::domain_mark;
 use crate::leases::local_table::ReturnableTokens;
 use crate::leases::token_pool::LeaseTokens;
 use crate::worker::HeadersStatus;
@@ -41,6 +42,41 @@ fn returned(call: &Sent) -> Vec<u64> {
     let value_of = |name: &'static str| call.metadata(name).map(str::as_bytes);
     let request = rls::RateLimitRequest::decode(&*call.message).unwrap();
     tidegate_wire::returned_from(request.descriptors.len(), value_of).unwrap().unwrap().leases
+}
+
+/// The domain of a call has to be that of all its descriptors.
+#[test]
+fn tokens_go_back_to_the_domain_that_they_are_from() {
+    let mut envoy = Envoy::new(1, 64);
+    let domains = [None, Some("one"), Some("one"), None, Some("two"), None];
+    for (number, domain) in domains.iter().enumerate() {
+        let lease = tokens(&envoy, number as u64, 5);
+        let mut tokens = returnable(&envoy, "a", lease);
+        let mark = domain.map(|domain| domain_mark(domain).0).unwrap_or_default();
+        tokens.entries = [&*tokens.entries, &mark].concat().into();
+        // Of leases that a lost response may have granted, too.
+        match number {
+            4.. => envoy.workers[0].recalls.push_back(tokens),
+            _ => envoy.workers[0].queue_return(tokens),
+        }
+    }
+    (0..2).for_each(|_| envoy.tick_all());
+    let world = envoy.world();
+    let calls = world.sent.iter().map(|sent| {
+        let request = rls::RateLimitRequest::decode(&*sent.message).unwrap();
+        let entries = request.descriptors.iter().all(|descriptor| descriptor.entries.len() == 1);
+        assert!(entries, "the mark is no entry: {request:?}");
+        (request.domain, returned(sent))
+    });
+    let own = || "d".to_owned();
+    let expected = vec![
+        (own(), vec![0]),
+        ("one".to_owned(), vec![1, 2]),
+        (own(), vec![3]),
+        ("two".to_owned(), vec![4]),
+        (own(), vec![5]),
+    ];
+    assert_eq!(calls.collect::<Vec<_>>(), expected);
 }
 
 // From the worker to the slot.

@@ -4,3 +4,4 @@ mod docs;
 mod load;
 mod rules;
 mod store;
+mod translate;

@@ -11,5 +11,7 @@ mod native_usage;
 mod replies;
 mod reports;
 mod requests;
+mod routes;
+mod translate;
 mod twin;
 mod values;

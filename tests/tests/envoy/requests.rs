@@ -221,6 +221,14 @@ fn rows_of_recipes() -> Vec<Row> {
             entries: &[("generic_key", "here")],
         },
         Row {
+            name: "a rule of routes by parts of their names",
+            recipe: json!({"actions": [key], "routes": [
+                {"prefix": "cart"}, {"safe_regex": {"regex": "check(in|out)"}}]}),
+            request: ("/checkout/1", &[]),
+            other: Some(("/orders", &[])),
+            entries: &[("generic_key", "here")],
+        },
+        Row {
             name: "a rule of routes with metadata",
             recipe: json!({
                 "actions": [key],

@@ -1,10 +1,10 @@
 //! `algorithm` and its numbers: the keys that each algorithm allows, and the quota that they describe.
 
 use super::context::{Context, Diagnostics};
-use super::document::Content;
 use super::fields::Fields;
 use super::period;
 use crate::diagnostic::Position;
+use crate::document::Content;
 use crate::duration;
 use crate::text::{listed, quoted, suggestion};
 use crate::time_of_day;

@@ -1,7 +1,7 @@
 //! The state of one file while it is read.
 
-use super::document::Node;
 use crate::diagnostic::{Diagnostic, Position};
+use crate::document::Node;
 use crate::loader::CrossFile;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,13 +1,13 @@
 //! One descriptor: its node in the tree, its matcher, and the parts of its rule other than limits.
 
 use super::context::Context;
-use super::document::Node;
 use super::fields::{Fields, Keys};
 use super::limit::{LIMITS_MAX, read_limits, read_rate_limit};
 use super::matching::{Matching, read_matching};
 use super::metadata;
 use super::unreachable::SeenPatterns;
 use crate::compiled::{MatcherError, Rule, RuleKind, RuleNode};
+use crate::document::Node;
 use crate::path::segment;
 use tidegate_core::Enforcement;
 

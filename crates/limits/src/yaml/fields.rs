@@ -1,8 +1,8 @@
 //! Maps with known keys: each value by its type, each error with its position.
 
 use super::context::Diagnostics;
-use super::document::{Content, Key, Node};
 use crate::diagnostic::Position;
+use crate::document::{Content, Key, Node};
 use crate::text::{shortened, suggestion};
 
 /// The keys of envoyproxy/ratelimit, and the map in which each has an effect. It accepts them anywhere.

@@ -2,10 +2,10 @@
 
 use super::algorithm::read_quota;
 use super::context::{Context, Diagnostics};
-use super::document::{Content, Node};
 use super::fields::{Fields, Keys};
 use crate::compiled::{Limit, RuleKind};
 use crate::diagnostic::Position;
+use crate::document::{Content, Node};
 use crate::loader::Replaced;
 use crate::path::escaped;
 use std::collections::HashMap;

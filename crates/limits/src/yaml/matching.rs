@@ -1,10 +1,10 @@
 //! The values that a descriptor matches: `value` or `match`.
 
 use super::context::Diagnostics;
-use super::document::{Content, Node};
 use super::fields::{Fields, Keys, text};
 use crate::compiled::{Cidr, Matcher};
 use crate::diagnostic::Position;
+use crate::document::{Content, Node};
 use crate::path::spelling;
 use crate::text::listed;
 

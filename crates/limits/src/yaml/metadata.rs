@@ -1,8 +1,8 @@
 //! `metadata`: any map, passed on with the answer.
 
 use super::context::Diagnostics;
-use super::document::{Content, Node};
 use super::fields::Fields;
+use crate::document::{Content, Node};
 use tidegate_core::Value;
 
 /// The metadata of a descriptor. The parser bounds its depth.

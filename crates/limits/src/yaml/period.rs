@@ -1,8 +1,8 @@
 //! The period of a limit: envoyproxy/ratelimit's `unit`, or `period`.
 
 use super::context::Diagnostics;
-use super::document::Node;
 use super::fields::Fields;
+use crate::document::Node;
 use crate::duration;
 use crate::text::{listed, quoted, suggestion, whole_number};
 use tidegate_core::{Period, Unit};

@@ -1,4 +1,5 @@
-//! A YAML document as a tree of keys and values with their positions.
+//! A YAML document as a tree of keys and values with their positions: of a limits file, or of Envoy's
+//! configuration.
 //!
 //! The library's typed interface would stop at the first error; a tree lets all errors be reported. It also
 //! keeps the source of plain values, because YAML's reading of `007` is not what an operator means.
@@ -13,7 +14,7 @@ use std::num::TryFromIntError;
 
 /// A value without its position.
 #[derive(Debug)]
-pub(super) enum Content {
+pub enum Content {
     Null,
     Bool(bool),
     /// A whole number of 64 bits.
@@ -26,8 +27,8 @@ pub(super) enum Content {
 
 /// A value and its position. Small, because a large file has millions.
 #[derive(Debug)]
-pub(super) struct Node {
-    pub(super) content: Content,
+pub struct Node {
+    pub content: Content,
     line: u32,
     column: u32,
     /// The bytes of the value in the source; for an alias, those of its anchor.
@@ -37,19 +38,19 @@ pub(super) struct Node {
 
 /// A key of a map and its position.
 #[derive(Debug)]
-pub(super) struct Key {
-    pub(super) name: String,
+pub struct Key {
+    pub name: String,
     line: u32,
     column: u32,
 }
 
 impl Node {
-    pub(super) fn position(&self) -> Position {
+    pub fn position(&self) -> Position {
         (self.line.into(), self.column.into())
     }
 
     /// The source of a plain value; none if it is quoted or tagged.
-    pub(super) fn written<'a>(&self, source: &'a str) -> Option<&'a str> {
+    pub fn written<'a>(&self, source: &'a str) -> Option<&'a str> {
         let start = self.start as usize;
         let word = source.get(start..start.checked_add(self.len as usize)?)?.trim_end();
         let plain = !word.is_empty() && !word.starts_with(['\'', '"', '!', '&', '*', '|', '>']);
@@ -57,7 +58,7 @@ impl Node {
     }
 
     /// The value as messages name it after "found".
-    pub(super) fn describe(&self, source: &str) -> String {
+    pub fn describe(&self, source: &str) -> String {
         match &self.content {
             Content::Null => "nothing".to_owned(),
             Content::Bool(value) => format!(
@@ -81,7 +82,7 @@ impl Node {
 }
 
 impl Key {
-    pub(super) fn position(&self) -> Position {
+    pub fn position(&self) -> Position {
         (self.line.into(), self.column.into())
     }
 }
@@ -90,20 +91,21 @@ impl Key {
 /// unoptimised builds: more than the 2 MB of an ordinary thread.
 const STACK_BYTES: usize = 16 * 1024 * 1024;
 
-/// Parses a document. An error is the parser's message with its position.
-pub(super) fn parse(text: &str) -> Result<Node, (Option<Position>, String)> {
+/// Parses a document. An error is the parser's message with its position; `too_deep` is the message for one with
+/// more than 72 levels.
+pub fn parse(text: &str, too_deep: &str) -> Result<Node, (Option<Position>, String)> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-        match thread.spawn_scoped(scope, || parse_here(text)) {
+        match thread.spawn_scoped(scope, || parse_here(text, too_deep)) {
             Ok(parsing) => parsing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
             Err(error) => Err((None, format!("cannot start a thread to read it: {error}"))),
         }
     })
 }
 
-fn parse_here(text: &str) -> Result<Node, (Option<Position>, String)> {
+fn parse_here(text: &str, too_deep: &str) -> Result<Node, (Option<Position>, String)> {
     let parsed = serde_saphyr::from_str_with_options::<Spanned<Content>>(text, options());
-    parsed.map_err(|error| described(&error)).and_then(|value| {
+    parsed.map_err(|error| described(&error, too_deep)).and_then(|value| {
         let position = (value.referenced.line(), value.referenced.column());
         node(value).map_err(|error| (Some(position), error.to_string()))
     })
@@ -136,7 +138,7 @@ fn options() -> Options {
 }
 
 /// The parser's message, without its rendering of the position and its advice for Rust code.
-fn described(error: &serde_saphyr::Error) -> (Option<Position>, String) {
+fn described(error: &serde_saphyr::Error, too_deep: &str) -> (Option<Position>, String) {
     let position = error.location().map(|location| (location.line(), location.column()));
     let message = error.to_string();
     let line = message.lines().next().unwrap_or_default();
@@ -150,16 +152,16 @@ fn described(error: &serde_saphyr::Error) -> (Option<Position>, String) {
         position.bytes().all(|byte| byte.is_ascii_digit() || b", column".contains(&byte))
     });
     let message = placed.map_or(message, |(message, _)| message);
-    (position, reworded(message).unwrap_or(message).to_owned())
+    (position, reworded(message, too_deep).unwrap_or(message).to_owned())
 }
 
 /// Replaces messages that are about the parser's interface.
-fn reworded(message: &str) -> Option<&'static str> {
+fn reworded<'m>(message: &str, too_deep: &'m str) -> Option<&'m str> {
     if message.starts_with("recursive references") {
         return Some("an anchor must not contain an alias for itself");
     }
     if message.starts_with("recursion limit") || message.starts_with("budget breached: Depth") {
-        return Some("nested too deeply (maximum: 30 levels of descriptors)");
+        return Some(too_deep);
     }
     let is_too_much = message.starts_with("budget breached: ") || message.contains("replay limit");
     is_too_much.then_some("too large for one file with its aliases expanded; split it")
