@@ -10,6 +10,7 @@
 mod document;
 pub(crate) mod encoded;
 mod filter_options;
+pub(crate) mod format;
 mod interner;
 mod node;
 mod rate_limit;
@@ -22,9 +23,11 @@ mod unsupported;
 
 pub use encoded::Encoded;
 pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selection};
+pub use format::{Command, Format, Piece, Show};
 pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
 pub use rate_limit::{
-    Action, Condition, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit, Source, WhenAbsent,
+    Action, Condition, Enforcement, Fact, Formatted, HITS_MAX, HitsAddend, RateLimit, Source,
+    WhenAbsent,
 };
 
 use crate::matching::query::Parameters;

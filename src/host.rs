@@ -134,6 +134,10 @@ pub trait RequestFacts {
     /// The first value of a header. Only the first, as in Envoy's own `request_headers` action, so
     /// that a client cannot change its key by repeating the header.
     fn header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T>;
+    /// The first value of a header of the response; none before it has arrived.
+    fn response_header<T>(&self, _name: &str, _read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        None
+    }
     /// One of Envoy's properties, such as `source.address`: `ip:port`, after Envoy has evaluated
     /// `x-forwarded-for`.
     fn property<T>(&self, path: &[&str], read: impl FnOnce(&[u8]) -> T) -> Option<T>;

@@ -11,17 +11,19 @@
 
 pub mod descriptors;
 mod fact_reader;
+mod formats;
 #[cfg(test)]
 mod tests;
 
 use crate::config::{
-    Action, Condition, Config, Encoded, Enforcement, HITS_MAX, HitsAddend, WhenAbsent,
+    Action, Condition, Config, Encoded, Enforcement, Formatted, HITS_MAX, HitsAddend, WhenAbsent,
 };
 use crate::host::RequestFacts;
 use crate::matching::address::Network;
 use crate::matching::value::ValueTest;
 use crate::request::descriptors::Descriptors;
 use fact_reader::FactReader;
+use formats::{append_format, cost_of};
 use std::io::Write;
 use tidegate_core::fingerprint;
 
@@ -98,6 +100,26 @@ fn entry<F: RequestFacts>(
             });
             sense.of(matched).then(|| descriptors.append(&entry.0))?;
         }
+        Action::Formatted(formatted) => return formatted_entry(formatted, reader, descriptors),
+    }
+    Some(())
+}
+
+/// Appends an entry with a format as its value.
+#[inline(never)]
+fn formatted_entry<F: RequestFacts>(
+    formatted: &Formatted,
+    reader: &mut FactReader<'_, F>,
+    descriptors: &mut Descriptors,
+) -> Option<()> {
+    entry(&formatted.action, reader, descriptors)?;
+    let start = descriptors.bytes();
+    descriptors.append(&formatted.key.0);
+    let mut has_value = false;
+    descriptors.value(|bytes| has_value = append_format(&formatted.format, reader, bytes));
+    if !has_value {
+        descriptors.truncate(start);
+        descriptors.append(&formatted.default.as_ref()?.0);
     }
     Some(())
 }
@@ -142,6 +164,7 @@ fn hits<F: RequestFacts>(addend: &HitsAddend, reader: &mut FactReader<'_, F>) ->
     match addend {
         HitsAddend::Number(number) => *number,
         HitsAddend::Header(fact) => reader.value(fact).and_then(cost).unwrap_or(1),
+        HitsAddend::Command(command) => cost_of(command, reader).unwrap_or(1),
     }
 }
 

@@ -48,7 +48,10 @@ impl Interner {
     pub(super) fn parameters(&self) -> Parameters {
         let name = |(source, number): (&Source, &usize)| match source {
             Source::Parameter(name) => Some((name.as_bytes().to_vec(), *number)),
-            Source::Header(_) | Source::Property(_) | Source::Text(_) => None,
+            Source::Header(_)
+            | Source::Property(_)
+            | Source::Text(_)
+            | Source::ResponseHeader(_) => None,
         };
         Parameters::new(self.facts.iter().filter_map(name))
     }

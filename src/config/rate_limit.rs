@@ -4,6 +4,7 @@
 //! Each fact has one number in a configuration, so that it is read at most once per request.
 
 use super::encoded::Encoded;
+use super::format::{Command, Format};
 use crate::matching::address::AddressMatcher;
 use crate::matching::value::{Sense, ValueMatcher};
 
@@ -45,6 +46,8 @@ pub enum HitsAddend {
     Number(u64),
     /// The value of this header.
     Header(Fact),
+    /// The value of this command.
+    Command(Box<Command>),
 }
 
 /// The highest cost of a request, as in Envoy.
@@ -96,6 +99,22 @@ pub enum Action {
         /// Inverted: not all of them may match (`expect_match`).
         sense: Sense,
     },
+    /// An entry with a format as its value.
+    Formatted(Box<Formatted>),
+}
+
+/// An entry with a format as its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Formatted {
+    /// The action whose entry it is, with an empty entry. Without a match, the descriptor is
+    /// dropped.
+    pub(crate) action: Action,
+    /// The entry's key.
+    pub(crate) key: Encoded,
+    /// Its value.
+    pub(crate) format: Format,
+    /// The entry if that is empty (`default_value`); without one, the descriptor is dropped.
+    pub(crate) default: Option<Encoded>,
 }
 
 /// The effect of an action on a request without the value.
@@ -130,6 +149,8 @@ pub enum Source {
     Property(Vec<String>),
     /// A property of Envoy, which counts only if it is a non-empty text.
     Text(Vec<String>),
+    /// The first value of a header of the response.
+    ResponseHeader(String),
 }
 
 /// The most parts of a property's path; bounds the array in which it is passed.

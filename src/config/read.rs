@@ -2,7 +2,9 @@
 
 mod action;
 mod checks;
+mod commands;
 mod filter_options;
+mod format;
 mod matcher;
 mod metadata;
 mod rate_limit;

@@ -168,6 +168,13 @@ impl RequestFacts for CurrentRequest {
         abi::header(Map::RequestHeaders, name, read).ok()
     }
 
+    fn response_header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        if !act_on_current() {
+            return None;
+        }
+        abi::header(Map::ResponseHeaders, name, read).ok()
+    }
+
     fn property<T>(&self, path: &[&str], read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         if !act_on_current() {
             return None;

@@ -80,6 +80,19 @@ pub fn ip_of(address: &[u8]) -> Option<IpAddr> {
     }
 }
 
+/// An address of Envoy without its port: `ip` of `ip:port` and `[ip]:port`. Others have none.
+#[must_use]
+pub fn without_port(address: &[u8]) -> &[u8] {
+    let end = match address.first() {
+        Some(b'[') => b']',
+        Some(b'0'..=b'9') => b':',
+        _ => return address,
+    };
+    let from = usize::from(end == b']');
+    let rest = address.get(from..).unwrap_or_default();
+    rest.split(|byte| *byte == end).next().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,6 +128,23 @@ mod tests {
         ];
         for (bytes, expected) in table {
             assert_eq!(ip_of(bytes).map(|ip| ip.to_string()).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn a_port_is_cut_off_as_it_is_written() {
+        let table = [
+            ("203.0.113.9:4711", "203.0.113.9"),
+            ("203.0.113.9", "203.0.113.9"),
+            ("[2001:db8::7]:1", "2001:db8::7"),
+            ("[2001:db8::7", "2001:db8::7"),
+            ("/var/run/x:1", "/var/run/x:1"),
+            ("@abstract:1", "@abstract:1"),
+            ("envoy://listener/1", "envoy://listener/1"),
+            ("", ""),
+        ];
+        for (address, expected) in table {
+            assert_eq!(without_port(address.as_bytes()), expected.as_bytes());
         }
     }
 }

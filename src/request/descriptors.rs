@@ -71,6 +71,11 @@ impl Descriptors {
         }
     }
 
+    /// Removes the bytes after these.
+    pub(crate) fn truncate(&mut self, bytes: usize) {
+        self.bytes.truncate(bytes);
+    }
+
     pub(crate) fn take_buffer(&mut self) -> Box<FactBuffer> {
         self.buffer.take().unwrap_or_default()
     }

@@ -13,7 +13,7 @@ use std::ops::Range;
 pub(crate) struct FactBuffer {
     states: Vec<FactState>,
     /// Derived values, by fact and [`Derivation`].
-    derived: Vec<[Option<Range<usize>>; 2]>,
+    derived: Vec<[Option<Range<usize>>; 3]>,
     bytes: Vec<u8>,
     /// The client's address, once it was read.
     address: Option<Option<IpAddr>>,
@@ -24,6 +24,7 @@ pub(crate) struct FactBuffer {
 enum Derivation {
     Text,
     Short,
+    Path,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -96,6 +97,24 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         }
         self.derived(fact.number, Derivation::Short, |bytes| {
             let short = shorten(bytes.get(range)?);
+            Some(appended(bytes, &short))
+        })
+    }
+
+    /// The value up to a query, or `shorten` of that.
+    pub(super) fn path(
+        &mut self,
+        fact: &Fact,
+        max: usize,
+        shorten: impl FnOnce(&[u8]) -> Vec<u8>,
+    ) -> Option<&[u8]> {
+        let Range { start, end } = self.range(fact)?;
+        self.derived(fact.number, Derivation::Path, |bytes| {
+            let path = bytes.get(start..end)?.split(|byte| *byte == b'?').next()?;
+            if path.len() <= max {
+                return Some(start..start.saturating_add(path.len()));
+            }
+            let short = shorten(path);
             Some(appended(bytes, &short))
         })
     }
@@ -202,6 +221,7 @@ fn read<T>(facts: &impl RequestFacts, source: &Source, read: impl FnOnce(&[u8]) 
         // Read in one pass by `read_parameters`.
         Source::Parameter(_) => None,
         Source::Property(path) => property(facts, path, read),
+        Source::ResponseHeader(name) => facts.response_header(name, read),
         // Any value becomes an entry, lossily if necessary: a value from a client must not drop the
         // descriptor. Envoy treats an empty text as absent.
         Source::Text(path) => {

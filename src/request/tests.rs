@@ -1,6 +1,7 @@
 //! Requests and the descriptors extracted from them, by configurations as users write them.
 
 mod as_envoy;
+mod formats;
 
 use super::*;
 use crate::config::encoded::{encoded, entries_of};

@@ -1,13 +1,17 @@
 //! The actions, with the field names of Envoy's route configuration.
 
-use super::checks::{empty, header_name, literal, not_empty, number_or, some_items, when_absent};
+use super::checks::{
+    empty, has_command, header_name, literal, not_empty, number_or, some_items, when_absent,
+};
+use super::format;
 use super::matcher::{address_matcher, header_matcher, query_matcher, sense};
 use super::metadata::{FIELDS, FIELDS_DYNAMIC, metadata};
 use crate::config::ConfigError;
 use crate::config::encoded::Encoded;
+use crate::config::format::{Format, Moment};
 use crate::config::interner::Interner;
 use crate::config::node::Node;
-use crate::config::rate_limit::{Action, WhenAbsent};
+use crate::config::rate_limit::{Action, Formatted, WhenAbsent};
 use crate::config::unsupported::OF_AN_ACTION;
 
 const ACTIONS: [&str; 12] = [
@@ -37,10 +41,11 @@ pub(super) fn action(node: &Node<'_>, interner: &mut Interner) -> Result<Action,
             Ok(Action::Address { key: Encoded::key("remote_address") })
         }
         "masked_remote_address" => masked_remote_address(&of),
-        "remote_address_match" => remote_address_match(&of),
+        "remote_address_match" => remote_address_match(&of, interner),
         "generic_key" => {
-            of.object("an object with `descriptor_value`", &CONSTANT, &[])?;
-            Ok(Action::Constant(constant(&of, "generic_key")?))
+            of.object("an object with `descriptor_value`", &FIXED, &[])?;
+            let fixed = fixed(&of, "generic_key", interner)?;
+            Ok(fixed.entry_of(Action::Constant))
         }
         "header_value_match" | "query_parameter_value_match" => value_match(name, &of, interner),
         "metadata" => metadata(&of, &FIELDS, interner),
@@ -69,22 +74,59 @@ fn key_or<'a>(node: &'a Node<'a>, default: &'a str) -> Result<&'a str, ConfigErr
     }
 }
 
-/// The fields of a constant entry.
-const CONSTANT: [&str; 3] = ["descriptor_value", "descriptor_key", "default_value"];
+/// The fields of an entry with a configured value.
+const FIXED: [&str; 3] = ["descriptor_value", "descriptor_key", "default_value"];
 
-/// The entry of an action with a configured value. `default_value` replaces an empty value, which
-/// here means an absent one.
-fn constant(node: &Node<'_>, key_default: &str) -> Result<Encoded, ConfigError> {
+/// The entry of an action with a configured value.
+struct Fixed {
+    /// Empty if the value is a format.
+    entry: Encoded,
+    /// Its key, its value, and its default.
+    format: Option<(Encoded, Format, Option<Encoded>)>,
+}
+
+impl Fixed {
+    /// The action that adds it, made of the one that adds a constant.
+    fn entry_of(self, action: impl FnOnce(Encoded) -> Action) -> Action {
+        let action = action(self.entry);
+        match self.format {
+            Some((key, format, default)) => {
+                Action::Formatted(Box::new(Formatted { action, key, format, default }))
+            }
+            None => action,
+        }
+    }
+}
+
+/// Reads the value of an entry. A value with a command is a format. `default_value` replaces an
+/// empty value; a configured one means an absent one.
+fn fixed(
+    node: &Node<'_>,
+    key_default: &str,
+    interner: &mut Interner,
+) -> Result<Fixed, ConfigError> {
     let key = key_or(node, key_default)?;
-    if let Some(value) = node.field("descriptor_value")
-        && !value.text()?.is_empty()
-    {
-        return Ok(Encoded::entry(key, literal(&value)?));
+    let default = match node.field("default_value") {
+        Some(value) if !value.text()?.is_empty() => Some(Encoded::entry(key, literal(&value)?)),
+        _ => None,
+    };
+    let value = match node.field("descriptor_value") {
+        Some(value) => value.text()?,
+        None => "",
+    };
+    if has_command(value.as_bytes()) {
+        let format = format::format(&node.at("descriptor_value"), Moment::Request, interner)?;
+        let format = Some((Encoded::key(key), format, default));
+        return Ok(Fixed { entry: Encoded(Vec::new()), format });
     }
-    match node.field("default_value") {
-        Some(value) => Ok(Encoded::entry(key, literal(&value)?)),
-        None => Err(node.at("descriptor_value").error("is required and must not be empty")),
-    }
+    let entry = match (value, default) {
+        ("", Some(default)) => default,
+        ("", None) => {
+            return Err(node.at("descriptor_value").error("is required and must not be empty"));
+        }
+        (value, _) => Encoded::entry(key, value),
+    };
+    Ok(Fixed { entry, format: None })
 }
 
 fn request_headers(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
@@ -119,13 +161,12 @@ fn masked_remote_address(node: &Node<'_>) -> Result<Action, ConfigError> {
     })
 }
 
-fn remote_address_match(node: &Node<'_>) -> Result<Action, ConfigError> {
+fn remote_address_match(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
     let fields = ["descriptor_value", "descriptor_key", "default_value", "address_matcher"];
     node.object("an object with `address_matcher`", &fields, &[])?;
-    Ok(Action::AddressMatch {
-        entry: constant(node, "remote_address_match")?,
-        matcher: address_matcher(&node.required("address_matcher")?)?,
-    })
+    let fixed = fixed(node, "remote_address_match", interner)?;
+    let matcher = address_matcher(&node.required("address_matcher")?)?;
+    Ok(fixed.entry_of(|entry| Action::AddressMatch { entry, matcher }))
 }
 
 /// `header_value_match` or `query_parameter_value_match`.
@@ -141,7 +182,7 @@ fn value_match(
     };
     let fields = ["descriptor_value", "descriptor_key", "default_value", "expect_match", list];
     node.object(&format!("an object with `descriptor_value` and `{list}`"), &fields, &[])?;
-    let entry = constant(node, key_default)?;
+    let fixed = fixed(node, key_default, interner)?;
     let mut matchers = Vec::new();
     for item in &some_items(&node.required(list)?)? {
         matchers.push(match of_headers {
@@ -149,5 +190,6 @@ fn value_match(
             false => query_matcher(item, interner)?,
         });
     }
-    Ok(Action::ValueMatch { entry, matchers, sense: sense(!node.flag("expect_match", true)?) })
+    let sense = sense(!node.flag("expect_match", true)?);
+    Ok(fixed.entry_of(|entry| Action::ValueMatch { entry, matchers, sense }))
 }

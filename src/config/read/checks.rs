@@ -102,18 +102,16 @@ pub(super) fn as_header_name(node: &Node<'_>, name: &str) -> Result<String, Conf
     Ok(name.to_ascii_lowercase())
 }
 
-/// A value that goes into descriptors unchanged. Envoy may treat it as a format; here that would
-/// give all clients one counter.
+/// A value that goes into descriptors unchanged, as in Envoy. A format here would give all clients
+/// one counter.
 #[inline(never)]
 pub(super) fn literal<'a>(node: &Node<'a>) -> Result<&'a str, ConfigError> {
     let value = node.text()?;
     if has_command(value.as_bytes()) {
-        return Err(node.error(&format!(
-            "formats such as {value:?} are not supported; use `request_headers`, `metadata` or \
-             another action that has the value"
-        )));
+        let message = "must not have commands: it is used as it is, as in Envoy";
+        return Err(node.error(message));
     }
-    not_empty(node)
+    Ok(value)
 }
 
 /// Whether it contains a command: `%NAME%` or `%NAME(...)%`. A percent sign alone is none.

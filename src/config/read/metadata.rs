@@ -8,12 +8,12 @@ use crate::config::node::Node;
 use crate::config::rate_limit::{Action, Source, WhenAbsent};
 
 /// The prefix of a kind of metadata among Envoy's properties.
-type Root = [&'static str];
+pub(super) type Root = [&'static str];
 
-const DYNAMIC: &Root = &["metadata", "filter_metadata"];
+pub(super) const DYNAMIC: &Root = &["metadata", "filter_metadata"];
 /// Conditions on routes use it too.
 pub(super) const ROUTE_ENTRY: &Root = &["xds", "route_metadata", "filter_metadata"];
-const CLUSTER_ENTRY: &Root = &["xds", "cluster_metadata", "filter_metadata"];
+pub(super) const CLUSTER_ENTRY: &Root = &["xds", "cluster_metadata", "filter_metadata"];
 
 /// The fields of the action. Its deprecated form, `dynamic_metadata`, has the first three.
 pub(super) const FIELDS: [&str; 5] =

@@ -1,10 +1,11 @@
 //! One entry of `rate_limits`: its actions, its cost, and its conditions.
 
 use super::action::action;
-use super::checks::{as_header_name, header_name, in_range, items_up_to, not_empty};
-use super::enforcement;
+use super::checks::{header_name, in_range, items_up_to, not_empty};
 use super::metadata::{ROUTE_ENTRY, metadata_key};
+use super::{enforcement, format};
 use crate::config::ConfigError;
+use crate::config::format::{Command, Moment, Show};
 use crate::config::interner::Interner;
 use crate::config::node::Node;
 use crate::config::rate_limit::{Condition, HITS_MAX, HitsAddend, RateLimit, Source};
@@ -64,10 +65,13 @@ fn hits_addend(node: &Node<'_>, interner: &mut Interner) -> Result<HitsAddend, C
             return Ok(HitsAddend::Number(in_range(&number, 0, HITS_MAX)?.into()));
         }
         (None, Some(format), None) => {
-            let text = format.text()?;
-            let name = text.strip_prefix("%REQ(").and_then(|rest| rest.strip_suffix(")%"));
-            let message = || format!("{text:?} is not supported, only \"%REQ(header-name)%\" is");
-            as_header_name(&format, name.ok_or_else(|| format.error(&message()))?)?
+            let command = format::command(&format, Moment::Request, interner)?;
+            return Ok(match command {
+                Command { fact, or: None, show: Show::Bytes, length_max: None } => {
+                    HitsAddend::Header(fact)
+                }
+                command => HitsAddend::Command(Box::new(command)),
+            });
         }
         (None, None, Some(name)) => header_name(&name)?,
         _ => return Err(node.error("expected exactly one of `number`, `format`, `header`")),

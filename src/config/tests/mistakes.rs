@@ -213,13 +213,31 @@ fn of_an_entry() {
         (
             "%REQ(X-Cost)%",
             "%BYTES_RECEIVED%",
-            "rate_limits[2].hits_addend.format: \"%BYTES_RECEIVED%\" is not supported, only \
-             \"%REQ(header-name)%\" is",
+            "rate_limits[2].hits_addend.format: `%BYTES_RECEIVED%` has no value when a request \
+             arrives; only a cost with `apply_on_stream_done` may use it",
         ),
         (
             "%REQ(X-Cost)%",
-            "%REQ(x-cost?y)%",
-            "rate_limits[2].hits_addend.format: \"x-cost?y\" is not a header name",
+            "%REQ(x cost)%",
+            "rate_limits[2].hits_addend.format: \"x cost\" is not a header name",
+        ),
+        (
+            "%REQ(X-Cost)%",
+            "1%REQ(x-cost)%",
+            "rate_limits[2].hits_addend.format: expected exactly one command, such as \
+             \"%REQ(x-cost)%\"",
+        ),
+        (
+            "%REQ(X-Cost)%",
+            "5",
+            "rate_limits[2].hits_addend.format: expected exactly one command, such as \
+             \"%REQ(x-cost)%\"",
+        ),
+        (
+            "%REQ(X-Cost)%",
+            "",
+            "rate_limits[2].hits_addend.format: expected exactly one command, such as \
+             \"%REQ(x-cost)%\"",
         ),
     ]);
 }
@@ -291,17 +309,21 @@ fn of_an_action() {
         ),
         (
             r#"{"descriptor_value": "v"}"#,
-            r#"{"descriptor_value": "%REQ(x)%"}"#,
-            "rate_limits[0].actions[2].generic_key.descriptor_value: formats such as \
-             \"%REQ(x)%\" are not supported; use `request_headers`, `metadata` or another action \
-             that has the value",
+            r#"{"descriptor_value": "100%-%REQ(x)%"}"#,
+            "rate_limits[0].actions[2].generic_key.descriptor_value: no command begins at byte 3; \
+             a percent sign is `%%`",
         ),
         (
             r#"{"descriptor_value": "v"}"#,
-            r#"{"descriptor_value": "a-%PROTOCOL%"}"#,
-            "rate_limits[0].actions[2].generic_key.descriptor_value: formats such as \
-             \"a-%PROTOCOL%\" are not supported; use `request_headers`, `metadata` or another \
-             action that has the value",
+            r#"{"descriptor_value": "a-%HOSTNAME%"}"#,
+            "rate_limits[0].actions[2].generic_key.descriptor_value: `%HOSTNAME%` is not \
+             supported: a Wasm filter cannot see it",
+        ),
+        (
+            r#"{"descriptor_value": "v"}"#,
+            r#"{"descriptor_value": "%REQ(x)%", "default_value": "%REQ(y)%"}"#,
+            "rate_limits[0].actions[2].generic_key.default_value: must not have commands: it is \
+             used as it is, as in Envoy",
         ),
         (
             r#""query_parameter_name": "q""#,
