@@ -192,8 +192,7 @@ impl Sequence<'_> {
         let expired_at = *record.expires_at;
         let this = LastDebit { call: self.debit.call };
         let expires_at = self.now.saturating_add(DEBIT_KEPT);
-        let is_recorded =
-            (last.is_some() || self.has_room) && this.write(&mut record, expires_at);
+        let is_recorded = (last.is_some() || self.has_room) && this.write(&mut record, expires_at);
         if is_recorded {
             record_changes.extend(last.map(|_| RoomChange::Remove(expired_at)));
             record_changes.push(RoomChange::Enter(*record.expires_at));
