@@ -12,6 +12,7 @@ pub(crate) mod encoded;
 mod filter_options;
 pub(crate) mod format;
 mod interner;
+mod late;
 mod node;
 mod rate_limit;
 mod read;
@@ -24,6 +25,8 @@ mod unsupported;
 pub use encoded::Encoded;
 pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selection};
 pub use format::{Command, Format, Piece, Show};
+pub(crate) use late::CostMoment;
+pub use late::{LateCharge, LateCost};
 pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
 pub use rate_limit::{
     Action, Condition, Enforcement, Fact, Formatted, HITS_MAX, HitsAddend, RateLimit, Source,
@@ -31,6 +34,7 @@ pub use rate_limit::{
 };
 
 use crate::matching::query::Parameters;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// A valid configuration.
@@ -60,6 +64,11 @@ pub struct Config {
     pub filter_enforced: Fraction,
     /// The actions that make descriptors; each entry makes at most one.
     pub rate_limits: Vec<RateLimit>,
+    /// The charges of entries that are charged when the stream ends, or that refund. The hits of
+    /// such an entry stand for its index here.
+    pub late_charges: Rc<[LateCharge]>,
+    /// Whether there is a `selection`, or a late charge.
+    pub is_special: bool,
     /// The query parameters that the actions need.
     pub parameters: Parameters,
     /// The header with the path.

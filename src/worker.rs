@@ -8,6 +8,8 @@ pub mod call_error;
 mod call_results;
 mod calling;
 mod circuit_breaker;
+mod debit_calls;
+mod debits;
 mod failures;
 mod local_decisions;
 mod maintenance;
@@ -15,6 +17,7 @@ mod pending_calls;
 mod replies;
 mod resuming;
 pub mod root_contexts;
+mod settling;
 mod streams;
 mod tick_clock;
 mod token_returns;
@@ -29,6 +32,7 @@ use crate::leases::shared_table::{SharedTable, Write};
 use crate::request::descriptors::{Descriptors, LeaseKey};
 use crate::request::extract;
 use crate::worker::circuit_breaker::CircuitBreaker;
+use crate::worker::debits::Debits;
 use crate::worker::pending_calls::{PendingCalls, Requester, Waiter, needed_by_own};
 use crate::worker::streams::{LeaseKeys, StreamState, Streams};
 use crate::worker::tick_clock::TickClock;
@@ -36,7 +40,7 @@ use call_error::{CallError, Undecided};
 use local_decisions::Attempt;
 use replies::LimitStatus;
 use resuming::ResumeQueue;
-pub use resuming::UndeliveredOutcomes;
+pub use resuming::Unfinished;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tidegate_core::{Nanos, Timestamp, Verdict};
@@ -73,6 +77,11 @@ pub struct Worker<H> {
     local: LocalTable,
     calls: PendingCalls,
     streams: Streams,
+    /// The memory of what streams owe.
+    owing_bytes: usize,
+    debits: Debits,
+    /// The number of this worker's sequence of debits, once it has sent one.
+    debit_sequence: Option<u64>,
     breaker: CircuitBreaker,
     tick_clock: TickClock,
     resume_queue: ResumeQueue,
@@ -112,6 +121,9 @@ impl<H: Host> Worker<H> {
             local: LocalTable::default(),
             calls: PendingCalls::default(),
             streams: Streams::default(),
+            owing_bytes: 0,
+            debits: Debits::default(),
+            debit_sequence: None,
             breaker: CircuitBreaker::new(),
             tick_clock: TickClock::new(config.timeout, TICK),
             resume_queue: ResumeQueue::default(),
@@ -131,36 +143,40 @@ impl<H: Host> Worker<H> {
 
     /// The headers of a request have arrived.
     pub fn on_request(&mut self, stream: StreamId, facts: &impl RequestFacts) -> HeadersStatus {
-        if let Some(selection) = self.config.selection
-            && !self.selects(selection, facts)
-        {
+        let is_special = self.config.is_special;
+        if is_special && !self.selects(facts) {
             return HeadersStatus::Continue;
         }
         let mut extracted = self.extracted.take().unwrap_or_default();
         let Extracted { enforced, shadowed } = &mut *extracted;
         extract(&self.config, facts, self.process.seed, enforced, shadowed);
-        let status = self.decide_request(stream, enforced, shadowed);
+        let status = if is_special {
+            self.decide_late_request(stream, facts, enforced, shadowed)
+        } else {
+            self.decide_request(stream, enforced, shadowed)
+        };
         self.extracted = Some(extracted);
         status
     }
 
     /// Whether the filter looks at a request.
     #[cold]
-    fn selects(&self, selection: Selection, facts: &impl RequestFacts) -> bool {
+    fn selects(&self, facts: &impl RequestFacts) -> bool {
+        let Some(Selection { request_type, enabled }) = self.config.selection else { return true };
         let is_internal =
             || facts.header("x-envoy-internal", |value| value == b"true").unwrap_or(false);
-        let is_of_type = match selection.request_type {
+        let is_of_type = match request_type {
             RequestType::Both => true,
             RequestType::Internal => is_internal(),
             RequestType::External => !is_internal(),
         };
-        is_of_type && selection.enabled.includes(|| self.host.random())
+        is_of_type && enabled.includes(|| self.host.random())
     }
 
     /// Whether a denial is carried out; counts it otherwise. `deliver_counted` counts those of
     /// descriptors in shadow.
     fn enforces_denial(&mut self, requester: Requester) -> bool {
-        let enforces = requester == Requester::Shadow
+        let enforces = matches!(requester, Requester::Shadow(_))
             || self.config.filter_enforced.includes(|| self.host.random());
         if !enforces {
             self.stats.count(Counter::ShadowDenied);
@@ -181,7 +197,7 @@ impl<H: Host> Worker<H> {
         let outcome = self.enforce(stream, enforced, now);
         // A request that is denied does not count in shadow. One that waits may still pass.
         if !matches!(outcome, Some(Outcome::Deny(_))) {
-            self.shadow(shadowed, now);
+            self.shadow(stream, shadowed, now);
         }
         match outcome {
             Some(Outcome::Allow(kept)) => {
@@ -231,7 +247,7 @@ impl<H: Host> Worker<H> {
     }
 
     /// Counts the effect that the descriptors in shadow would have.
-    fn shadow(&mut self, descriptors: &Descriptors, now: Timestamp) {
+    fn shadow(&mut self, stream: StreamId, descriptors: &Descriptors, now: Timestamp) {
         if descriptors.is_empty() {
             return;
         }
@@ -240,7 +256,7 @@ impl<H: Host> Worker<H> {
             LocalDecision::Deny => self.stats.count(Counter::ShadowDenied),
             LocalDecision::Ask => {
                 // Without a decision nothing is counted.
-                let _ = self.call_or_wait(Requester::Shadow, descriptors, now);
+                let _ = self.call_or_wait(Requester::Shadow(stream), descriptors, now);
             }
         }
     }
@@ -267,7 +283,7 @@ impl<H: Host> Worker<H> {
     }
 
     /// The response headers of a request have arrived.
-    pub fn on_response(&mut self, stream: StreamId) {
+    pub fn on_response(&mut self, stream: StreamId, facts: &impl RequestFacts) {
         if self.streams.is_empty() {
             return;
         }
@@ -279,6 +295,12 @@ impl<H: Host> Worker<H> {
                 self.streams.insert(stream, paused);
                 return;
             }
+            Some(StreamState::Owing(owing)) => {
+                match self.on_response_of_owing(stream, owing, facts) {
+                    Some(known) => known,
+                    None => return,
+                }
+            }
             None => return,
         };
         let headers = replies::headers(&self.config, &limits, now);
@@ -288,10 +310,12 @@ impl<H: Host> Worker<H> {
     }
 
     /// A request is over, for any reason.
-    pub fn on_gone(&mut self, stream: StreamId) {
+    pub fn on_gone(&mut self, stream: StreamId, facts: &impl RequestFacts) {
         // If it is queued, it is skipped when its turn comes.
-        if !self.streams.is_empty() {
-            self.streams.remove(&stream);
+        if !self.streams.is_empty()
+            && let Some(StreamState::Owing(owing)) = self.streams.remove(&stream)
+        {
+            self.settle(*owing, facts);
         }
     }
 
@@ -319,6 +343,9 @@ impl<H: Host> Worker<H> {
         let now = self.host.now();
         self.expire_calls(now);
         self.maintain_leases(now);
+        if !self.debits.is_empty() {
+            self.tick_debits(now);
+        }
         self.stats.flush(&self.host);
         // In case a wake was lost.
         self.drain_queues(now);
@@ -326,8 +353,8 @@ impl<H: Host> Worker<H> {
 
     /// The plugin ends because its configuration was replaced or Envoy ends. No more responses will
     /// arrive, so waiting requests are decided without one, and other workers may spend this one's
-    /// tokens. Returns the requests beyond this turn's allowance.
-    pub fn on_end(&mut self) -> UndeliveredOutcomes {
+    /// tokens. Returns the requests beyond this turn's allowance, and costs that were not counted.
+    pub fn on_end(&mut self) -> Unfinished {
         let now = self.host.now();
         while let Some(pending) = self.calls.take_any() {
             let waiters = pending.waiters.into_iter().map(|waiter| waiter.requester);
@@ -340,7 +367,7 @@ impl<H: Host> Worker<H> {
         }
         self.return_all_to_slots(now);
         self.stats.end(&self.host);
-        self.resume_queue.take()
+        self.resume_queue.take(self.debits.take_all())
     }
 
     fn keep(&mut self, stream: StreamId, kept: Option<StreamState>) {
@@ -370,6 +397,7 @@ impl<H: Host> Worker<H> {
             .then(|| StreamState::DecidedLocally(LeaseKeys::of(descriptors)))
     }
 
+    #[inline(always)]
     fn limits_of(&self, keys: &LeaseKeys) -> (Timestamp, Vec<LimitStatus>) {
         let now = self.host.now();
         let limits = keys.iter().filter_map(|key| {
@@ -393,7 +421,7 @@ impl<H: Host> Worker<H> {
     }
 
     fn paused(&self) -> usize {
-        self.streams.values().filter(|stream| matches!(stream, StreamState::Paused)).count()
+        self.streams.values().filter(|stream| stream.is_paused()).count()
     }
 
     fn timeout(&self) -> Nanos {

@@ -5,6 +5,7 @@ mod checks;
 mod commands;
 mod filter_options;
 mod format;
+mod hits;
 mod matcher;
 mod metadata;
 mod rate_limit;
@@ -14,10 +15,13 @@ use super::node::Node;
 use super::tree::Tree;
 use super::unsupported::OF_THE_FILTER;
 use super::{
-    Config, ConfigError, DeniedReply, Enforcement, Fraction, HeaderStyle, RateLimit, UndecidedMode,
+    Config, ConfigError, DeniedReply, Enforcement, Fraction, HeaderStyle, HitsAddend, LateCharge,
+    RateLimit, UndecidedMode,
 };
+use crate::request::descriptors::hits_of_late;
 use checks::{items_up_to, not_empty, number_or};
 use filter_options::{added_headers, fraction, selection, status_on_error};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// The default of Envoy's own rate limit filter.
@@ -58,6 +62,8 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
     node.object("an object", &FIELDS, &OF_THE_FILTER)?;
     let domain = not_empty(&node.required("domain")?)?.to_owned();
     let mut interner = Interner::of(document);
+    let (rate_limits, late_charges) = rate_limits(&node, &mut interner, Interner::of(document))?;
+    let selection = selection(&node)?;
     let sidecar = node.required("sidecar")?;
     sidecar.object("an object with `cluster`", &["cluster", "timeout_ms"], &[])?;
     let cluster = sidecar.required("cluster")?;
@@ -72,7 +78,7 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         },
         failure_mode_deny_percent: fraction(&node, "failure_mode_deny_percent")?,
         status_on_error: status_on_error(&node)?,
-        selection: selection(&node)?,
+        selection,
         filter_enforced: fraction(&node, "filter_enforced")?.unwrap_or(Fraction::ALL),
         overload_mode: match variant(&node, "overload_mode", &["deny", "allow"])? {
             Some("allow") => UndecidedMode::Allow,
@@ -85,7 +91,9 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         },
         denied: denied(&node)?,
         lease_slots: lease_slots(&node.at("leases"))?,
-        rate_limits: rate_limits(&node, &mut interner, Interner::of(document))?,
+        is_special: selection.is_some() || !late_charges.is_empty(),
+        rate_limits,
+        late_charges: Rc::from(late_charges),
         parameters: interner.parameters(),
         path: interner.header(":path"),
     })
@@ -155,24 +163,29 @@ fn rate_limits(
     node: &Node<'_>,
     interner: &mut Interner,
     mut others: Interner,
-) -> Result<Vec<RateLimit>, ConfigError> {
+) -> Result<(Vec<RateLimit>, Vec<LateCharge>), ConfigError> {
     let (of_the_filter, stage) = (enforcement(node)?, stage(node)?);
-    let mut valid = Vec::new();
+    let (mut valid, mut late) = (Vec::new(), Vec::new());
     for item in &items_up_to(&node.required("rate_limits")?, tidegate_wire::DESCRIPTORS_MAX)? {
         let is_own = self::stage(item)? == stage;
-        let mut rate_limit =
+        let (mut rate_limit, charge) =
             rate_limit::rate_limit(item, if is_own { &mut *interner } else { &mut others })?;
         if of_the_filter == Enforcement::Shadow {
             rate_limit.enforcement = Enforcement::Shadow;
         }
-        if is_own {
-            valid.push(rate_limit);
+        if !is_own {
+            continue;
         }
+        if let Some(charge) = charge {
+            rate_limit.hits = HitsAddend::Number(hits_of_late(late.len()));
+            late.push(charge);
+        }
+        valid.push(rate_limit);
     }
     if valid.is_empty() {
         return Err(node.at("rate_limits").error(&format!("no entry has the stage {stage}")));
     }
-    Ok(valid)
+    Ok((valid, late))
 }
 
 /// The stage of the filter or of an entry.

@@ -17,17 +17,13 @@ pub(super) const OF_THE_FILTER: [Unsupported; 6] = [
     ("stat_prefix", "the names of the filter's stats are fixed"),
 ];
 
-pub(super) const OF_A_RATE_LIMIT: [Unsupported; 3] = [
+pub(super) const OF_A_RATE_LIMIT: [Unsupported; 2] = [
     ("limit", "requests cannot override the sidecar's limits"),
-    ("apply_on_stream_done", "hits count when a request arrives, not when it ends"),
     ("x_ratelimit_option", "use `headers`, for the whole filter"),
 ];
 
 pub(super) const OF_AN_ACTION: [Unsupported; 1] =
     [("extension", "a Wasm filter cannot call Envoy's descriptor extensions")];
-
-pub(super) const OF_HITS: [Unsupported; 1] =
-    [("is_negative_hits", "a filter cannot refund; call the sidecar")];
 
 pub(super) const OF_A_TEXT: [Unsupported; 1] =
     [("custom", "a Wasm filter cannot call Envoy's matcher extensions")];

@@ -3,13 +3,23 @@
 
 use super::fact_reader::FactBuffer;
 use crate::config::encoded::{LENGTH_BYTES, entries_of};
-use tidegate_core::{Descriptor, Hits};
+use tidegate_core::{Descriptor, Direction, Hits};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// Identifies the lease of a descriptor: a hash of its entries with a secret seed of the process,
 /// so that no client can target another's lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseKey(pub u128);
+
+/// Marks hits as a refund. No cost has these bits, so plain requests need no fields for them.
+const REFUND: u64 = 1 << 63;
+/// Marks the index of a late charge, in place of hits.
+const LATE: u64 = 1 << 62;
+
+/// The hits that stand for the late charge at `index`.
+pub(crate) fn hits_of_late(index: usize) -> u64 {
+    u64::try_from(index).unwrap_or(0) | LATE
+}
 
 /// The descriptors of one request.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +30,8 @@ pub struct Descriptors {
     start: usize,
     /// Whether the same descriptor occurs twice.
     has_duplicates: bool,
+    /// Whether one of them refunds its hits.
+    has_refunds: bool,
     /// The values read from the request; here only to reuse its memory.
     buffer: Option<Box<FactBuffer>>,
 }
@@ -43,6 +55,18 @@ pub struct DescriptorRef<'a> {
     pub entries: &'a [u8],
 }
 
+impl DescriptorRef<'_> {
+    /// Whether its hits are refunded.
+    pub(crate) fn is_refund(&self) -> bool {
+        self.hits & REFUND != 0
+    }
+
+    /// The index of its late charge, if it has one.
+    pub(crate) fn late_charge(&self) -> Option<usize> {
+        usize::try_from(self.hits ^ LATE).ok().filter(|_| self.hits & LATE != 0)
+    }
+}
+
 impl Descriptors {
     /// Removes all descriptors, and keeps the memory.
     pub fn clear(&mut self) {
@@ -50,6 +74,7 @@ impl Descriptors {
         self.spans.clear();
         self.start = 0;
         self.has_duplicates = false;
+        self.has_refunds = false;
     }
 
     /// Appends encoded bytes, such as those of a [`DescriptorRef`]: entries, or a key whose value
@@ -101,6 +126,18 @@ impl Descriptors {
         self.start = end;
     }
 
+    /// Finishes a descriptor whose hits are refunded (`is_negative_hits`).
+    pub(crate) fn finish_refund(&mut self, seed: u64, hits: u64) {
+        let count = self.spans.len();
+        self.finish(seed, hits | REFUND);
+        self.has_refunds |= self.spans.len() > count;
+    }
+
+    /// Whether one of them refunds its hits. Then only the sidecar can decide.
+    pub(crate) fn has_refunds(&self) -> bool {
+        self.has_refunds
+    }
+
     /// The number of descriptors.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -141,7 +178,11 @@ impl Descriptors {
     #[must_use]
     pub fn to_vec(&self) -> Vec<Descriptor> {
         let descriptor = |descriptor: DescriptorRef<'_>| Descriptor {
-            hits: Some(Hits::new(descriptor.hits)),
+            hits: Some(Hits::new(descriptor.hits & !REFUND)),
+            direction: match descriptor.is_refund() {
+                true => Direction::Refund,
+                false => Direction::Take,
+            },
             ..Descriptor::new(entries_of(descriptor.entries))
         };
         self.iter().map(descriptor).collect()

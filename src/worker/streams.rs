@@ -3,6 +3,7 @@
 use crate::host::StreamId;
 use crate::request::descriptors::{Descriptors, LeaseKey};
 use crate::worker::replies::LimitStatus;
+use crate::worker::settling::Owing;
 use std::hash::{BuildHasherDefault, Hasher};
 
 #[derive(Debug)]
@@ -14,6 +15,18 @@ pub(crate) enum StreamState {
     DecidedLocally(LeaseKeys),
     /// It passed by a response with these limits.
     DecidedBySidecar(Vec<LimitStatus>),
+    /// Its costs are settled when it ends. It may have another state meanwhile.
+    Owing(Box<Owing>),
+}
+
+impl StreamState {
+    pub(crate) fn is_paused(&self) -> bool {
+        match self {
+            StreamState::Paused => true,
+            StreamState::Owing(owing) => matches!(owing.state, Some(StreamState::Paused)),
+            StreamState::DecidedLocally(_) | StreamState::DecidedBySidecar(_) => false,
+        }
+    }
 }
 
 /// The requests of a worker. Envoy chooses the ids, so the hash needs no secret, and runs are
@@ -64,6 +77,10 @@ impl Hasher for IdHasher {
 
     fn write_u32(&mut self, number: u32) {
         self.0 = u64::from(number);
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
     }
 }
 

@@ -1,37 +1,46 @@
-//! One entry of `rate_limits`: its actions, its cost, and its conditions.
+//! One entry of `rate_limits`: its actions and its conditions. `hits` has its cost.
 
 use super::action::action;
-use super::checks::{header_name, in_range, items_up_to, not_empty};
+use super::checks::{items_up_to, not_empty};
+use super::enforcement;
+use super::hits::{Hits, hits};
 use super::metadata::{ROUTE_ENTRY, metadata_key};
-use super::{enforcement, format};
-use crate::config::ConfigError;
-use crate::config::format::{Command, Moment, Show};
 use crate::config::interner::Interner;
 use crate::config::node::Node;
-use crate::config::rate_limit::{Condition, HITS_MAX, HitsAddend, RateLimit, Source};
-use crate::config::unsupported::{OF_A_RATE_LIMIT, OF_HITS};
+use crate::config::rate_limit::{Condition, HitsAddend, RateLimit, Source};
+use crate::config::unsupported::OF_A_RATE_LIMIT;
+use crate::config::{ConfigError, LateCharge};
 
+/// The entry, and its charge if that is late or a refund.
 pub(super) fn rate_limit(
     node: &Node<'_>,
     interner: &mut Interner,
-) -> Result<RateLimit, ConfigError> {
-    let fields =
-        ["actions", "hits_addend", "routes", "route_metadata", "shadow", "stage", "disable_key"];
+) -> Result<(RateLimit, Option<LateCharge>), ConfigError> {
+    let fields = [
+        "actions",
+        "hits_addend",
+        "apply_on_stream_done",
+        "routes",
+        "route_metadata",
+        "shadow",
+        "stage",
+        "disable_key",
+    ];
     node.object("an object with `actions`", &fields, &OF_A_RATE_LIMIT)?;
     // Of Envoy's runtime, which a Wasm filter cannot read. Without a value there, it has no effect.
     if let Some(key) = node.field("disable_key") {
         key.text()?;
     }
     let conditions = conditions(node, interner)?;
-    let hits = match node.field("hits_addend") {
-        Some(hits) => hits_addend(&hits, interner)?,
-        None => HitsAddend::Number(1),
+    let (hits, charge) = match hits(node, interner)? {
+        Hits::OfRequest(hits) => (hits, None),
+        Hits::Late(charge) => (HitsAddend::Number(0), Some(charge)),
     };
     let mut actions = Vec::new();
     for item in &items_up_to(&node.required("actions")?, tidegate_wire::ENTRIES_MAX)? {
         actions.push(action(item, interner)?);
     }
-    Ok(RateLimit { enforcement: enforcement(node)?, conditions, hits, actions })
+    Ok((RateLimit { enforcement: enforcement(node)?, conditions, hits, actions }, charge))
 }
 
 fn conditions(node: &Node<'_>, interner: &mut Interner) -> Result<Vec<Condition>, ConfigError> {
@@ -55,26 +64,4 @@ fn conditions(node: &Node<'_>, interner: &mut Interner) -> Result<Vec<Condition>
         conditions.push(Condition { fact, one_of: vec![value] });
     }
     Ok(conditions)
-}
-
-fn hits_addend(node: &Node<'_>, interner: &mut Interner) -> Result<HitsAddend, ConfigError> {
-    let fields = ["number", "format", "header"];
-    node.object("an object with `number`, `format` or `header`", &fields, &OF_HITS)?;
-    let name = match (node.field("number"), node.field("format"), node.field("header")) {
-        (Some(number), None, None) => {
-            return Ok(HitsAddend::Number(in_range(&number, 0, HITS_MAX)?.into()));
-        }
-        (None, Some(format), None) => {
-            let command = format::command(&format, Moment::Request, interner)?;
-            return Ok(match command {
-                Command { fact, or: None, show: Show::Bytes, length_max: None } => {
-                    HitsAddend::Header(fact)
-                }
-                command => HitsAddend::Command(Box::new(command)),
-            });
-        }
-        (None, None, Some(name)) => header_name(&name)?,
-        _ => return Err(node.error("expected exactly one of `number`, `format`, `header`")),
-    };
-    Ok(HitsAddend::Header(interner.header(&name)))
 }
