@@ -1,5 +1,6 @@
 //! The built filter, and Envoy's own, in a real Envoy with a real sidecar behind it.
 
+mod debits;
 mod filter;
 mod filter_options;
 mod lease_faults;
