@@ -13,6 +13,7 @@ pub(crate) mod encoded;
 mod filter_options;
 pub(crate) mod format;
 mod interner;
+mod late;
 mod node;
 mod rate_limit;
 pub(crate) mod read;
@@ -31,6 +32,8 @@ pub use denied::{DeniedReply, FormatChoice, Formats, ReplyContent};
 pub use encoded::Encoded;
 pub use filter_options::{AddedHeader, AppendAction, Fraction, RequestType, Selection};
 pub use format::{Command, Format, Piece, Show};
+pub(crate) use late::CostMoment;
+pub use late::{LateCharge, LateCost};
 pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
 pub use rate_limit::{
     Action, Claim, Condition, Enforcement, EntryOptions, Fact, Formatted, HITS_MAX, HitsAddend,
@@ -43,6 +46,7 @@ pub(crate) use virtual_hosts::{ByName, NOTHING, OF_OTHER_HOSTS, VirtualHost};
 pub use when::When;
 
 use crate::matching::query::Parameters;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// A valid configuration.
@@ -78,6 +82,11 @@ pub struct Config {
     /// What entries say of replies, by the numbers that their descriptors have. Empty if none says
     /// anything; then descriptors have no numbers.
     pub entry_options: Vec<EntryOptions>,
+    /// The charges of entries that are charged when the stream ends, or that refund. The hits of
+    /// such an entry stand for its index here.
+    pub late_charges: Rc<[LateCharge]>,
+    /// Whether there is a `selection`, or a late charge.
+    pub is_special: bool,
     /// The query parameters that the actions need.
     pub parameters: Parameters,
     /// The header with the path.

@@ -17,7 +17,7 @@
 
 use crate::config::Config;
 use crate::host::abi::{self, Buffer};
-use crate::host::envoy::{self, CurrentRequest, Envoy};
+use crate::host::envoy::{self, CurrentStream, Envoy};
 use crate::host::{CallId, LogLevel, StreamId};
 use crate::worker::call_error::CallError;
 use crate::worker::root_contexts::RootContexts;
@@ -109,7 +109,7 @@ extern "C" fn proxy_on_queue_ready(root: u32, queue: u32) {
 extern "C" fn proxy_on_request_headers(stream: u32, _count: u32, _end_of_stream: u32) -> u32 {
     callback(stream, ACTION_CONTINUE, |workers| {
         let Some(worker) = workers.claim(stream) else { return ACTION_CONTINUE };
-        match worker.on_request(StreamId(stream), &CurrentRequest) {
+        match worker.on_request(StreamId(stream), &CurrentStream) {
             HeadersStatus::Continue => ACTION_CONTINUE,
             HeadersStatus::Pause => ACTION_PAUSE,
         }
@@ -121,7 +121,7 @@ extern "C" fn proxy_on_response_headers(stream: u32, _count: u32, _end_of_stream
     callback(stream, ACTION_CONTINUE, |workers| {
         // Stream ids are unique in the virtual machine, so other workers ignore them.
         for worker in workers.iter_mut() {
-            worker.on_response(StreamId(stream));
+            worker.on_response(StreamId(stream), &CurrentStream);
         }
         ACTION_CONTINUE
     })
@@ -131,13 +131,18 @@ extern "C" fn proxy_on_response_headers(stream: u32, _count: u32, _end_of_stream
 extern "C" fn proxy_on_delete(context: u32) {
     callback(context, (), |workers| {
         if let Some(mut worker) = workers.remove(context) {
-            // Envoy ends a plugin after its requests.
-            drop(worker.on_end());
+            // Envoy ends a plugin after its requests. Their costs may still wait: a plugin that
+            // replaces this one counts them.
+            let unfinished = worker.on_end();
+            match workers.iter_mut().find(|other| other.counts_like(&worker)) {
+                Some(other) => other.adopt(unfinished),
+                None => worker.abandon(unfinished),
+            }
             return;
         }
         workers.stream_deleted(context);
         for worker in workers.iter_mut() {
-            worker.on_gone(StreamId(context));
+            worker.on_gone(StreamId(context), &CurrentStream);
         }
     });
 }

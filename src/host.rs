@@ -158,3 +158,17 @@ pub trait RequestFacts {
     /// `x-forwarded-for`.
     fn property<T>(&self, path: &[&str], read: impl FnOnce(&[u8]) -> T) -> Option<T>;
 }
+
+/// A stream of which nothing can be read, for workers outside of Envoy.
+#[derive(Debug, Clone, Copy)]
+pub struct NoFacts;
+
+impl RequestFacts for NoFacts {
+    fn header<T>(&self, _name: &str, _read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        None
+    }
+
+    fn property<T>(&self, _path: &[&str], _read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        None
+    }
+}

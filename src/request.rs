@@ -23,8 +23,8 @@ mod virtual_hosts;
 pub(crate) mod when;
 
 use crate::config::{
-    Action, Claim, Condition, Config, Encoded, Enforcement, Fact, Formatted, HITS_MAX, HitsAddend,
-    WhenAbsent,
+    Action, Claim, Command, Condition, Config, Encoded, Enforcement, Fact, Formatted, HITS_MAX,
+    HitsAddend, WhenAbsent,
 };
 use crate::host::RequestFacts;
 use crate::matching::address::Network;
@@ -224,6 +224,15 @@ fn hits<F: RequestFacts>(addend: &HitsAddend, reader: &mut FactReader<'_, F>) ->
         HitsAddend::Header(fact) => reader.value(fact).and_then(cost).unwrap_or(1),
         HitsAddend::Command(command) => cost_of(command, reader).unwrap_or(1),
     }
+}
+
+/// The cost of a stream, read from what Envoy knows of it now.
+pub(crate) fn cost_now(
+    config: &Config,
+    command: &Command,
+    facts: &impl RequestFacts,
+) -> Option<u64> {
+    cost_of(command, &mut FactReader::new(config, facts, Box::default()))
 }
 
 /// Longer than any number; each entry of `rate_limits` would read the whole value.

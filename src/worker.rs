@@ -11,6 +11,8 @@ mod calling;
 mod circuit_breaker;
 #[cfg(feature = "cel")]
 mod conditions;
+mod debit_calls;
+mod debits;
 mod failures;
 mod local_decisions;
 mod maintenance;
@@ -19,6 +21,7 @@ mod replies;
 mod reports;
 mod resuming;
 pub mod root_contexts;
+mod settling;
 mod streams;
 mod struct_json;
 mod tick_clock;
@@ -35,6 +38,7 @@ use crate::leases::shared_table::{SharedTable, Write};
 use crate::request::descriptors::{Descriptors, LeaseKey};
 use crate::request::extract;
 use crate::worker::circuit_breaker::CircuitBreaker;
+use crate::worker::debits::Debits;
 use crate::worker::pending_calls::{PendingCalls, Requester, Waiter, needed_by_own};
 use crate::worker::streams::{LeaseKeys, StreamState, Streams};
 use crate::worker::tick_clock::TickClock;
@@ -42,7 +46,7 @@ use call_error::{CallError, Undecided};
 use local_decisions::Attempt;
 use replies::{Denial, LimitStatus};
 use resuming::ResumeQueue;
-pub use resuming::UndeliveredOutcomes;
+pub use resuming::Unfinished;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tidegate_core::{Nanos, Timestamp, Verdict};
@@ -90,6 +94,11 @@ pub struct Worker<H> {
     local: LocalTable,
     calls: PendingCalls,
     streams: Streams,
+    /// The memory of what streams owe.
+    owing_bytes: usize,
+    debits: Debits,
+    /// The number of this worker's sequence of debits, once it has sent one.
+    debit_sequence: Option<u64>,
     breaker: CircuitBreaker,
     tick_clock: TickClock,
     resume_queue: ResumeQueue,
@@ -132,6 +141,9 @@ impl<H: Host> Worker<H> {
             local: LocalTable::default(),
             calls: PendingCalls::default(),
             streams: Streams::default(),
+            owing_bytes: 0,
+            debits: Debits::default(),
+            debit_sequence: None,
             breaker: CircuitBreaker::new(),
             tick_clock: TickClock::new(config.timeout, TICK),
             resume_queue: ResumeQueue::default(),
@@ -153,9 +165,8 @@ impl<H: Host> Worker<H> {
 
     /// The headers of a request have arrived.
     pub fn on_request(&mut self, stream: StreamId, facts: &impl RequestFacts) -> HeadersStatus {
-        if let Some(selection) = self.config.selection
-            && !self.selects(selection, facts)
-        {
+        let is_special = self.config.is_special;
+        if is_special && !self.selects(facts) {
             return HeadersStatus::Continue;
         }
         let mut extracted = self.extracted.take().unwrap_or_default();
@@ -165,28 +176,33 @@ impl<H: Host> Worker<H> {
         if let Some((failures, first)) = enforced.take_failures() {
             self.note_condition(failures, &first);
         }
-        let status = self.decide_request(stream, enforced, shadowed);
+        let status = if is_special {
+            self.decide_late_request(stream, facts, enforced, shadowed)
+        } else {
+            self.decide_request(stream, enforced, shadowed)
+        };
         self.extracted = Some(extracted);
         status
     }
 
     /// Whether the filter looks at a request.
     #[cold]
-    fn selects(&self, selection: Selection, facts: &impl RequestFacts) -> bool {
+    fn selects(&self, facts: &impl RequestFacts) -> bool {
+        let Some(Selection { request_type, enabled }) = self.config.selection else { return true };
         let is_internal =
             || facts.header("x-envoy-internal", |value| value == b"true").unwrap_or(false);
-        let is_of_type = match selection.request_type {
+        let is_of_type = match request_type {
             RequestType::Both => true,
             RequestType::Internal => is_internal(),
             RequestType::External => !is_internal(),
         };
-        is_of_type && selection.enabled.includes(|| self.host.random())
+        is_of_type && enabled.includes(|| self.host.random())
     }
 
     /// Whether a denial is carried out; counts it otherwise. `deliver_counted` counts those of
     /// descriptors in shadow.
     fn enforces_denial(&mut self, requester: Requester) -> bool {
-        let enforces = requester == Requester::Shadow
+        let enforces = matches!(requester, Requester::Shadow(_))
             || self.config.filter_enforced.includes(|| self.host.random());
         if !enforces {
             self.stats.count(Counter::ShadowDenied);
@@ -265,7 +281,7 @@ impl<H: Host> Worker<H> {
             }
             LocalDecision::Ask => {
                 // Without a decision nothing is counted.
-                let _ = self.call_or_wait(Requester::Shadow, descriptors, now);
+                let _ = self.call_or_wait(Requester::Shadow(stream), descriptors, now);
             }
         }
     }
@@ -292,7 +308,7 @@ impl<H: Host> Worker<H> {
     }
 
     /// The response headers of a request have arrived.
-    pub fn on_response(&mut self, stream: StreamId) {
+    pub fn on_response(&mut self, stream: StreamId, facts: &impl RequestFacts) {
         if self.streams.is_empty() {
             return;
         }
@@ -301,6 +317,15 @@ impl<H: Host> Worker<H> {
             Some(paused @ StreamState::Paused) => {
                 self.streams.insert(stream, paused);
                 return;
+            }
+            Some(StreamState::Owing(owing)) => {
+                match self.on_response_of_owing(stream, owing, facts) {
+                    Some(StreamState::Noted(notes)) => {
+                        return self.respond_with_notes(stream, *notes);
+                    }
+                    Some(decided) => self.limit_headers_of(decided),
+                    None => return,
+                }
             }
             Some(StreamState::Noted(notes)) => return self.respond_with_notes(stream, *notes),
             Some(decided) => self.limit_headers_of(decided),
@@ -317,23 +342,27 @@ impl<H: Host> Worker<H> {
             StreamState::DecidedLocally(keys) => self.limits_of(keys.iter().map(|key| (key, None))),
             StreamState::DecidedByEntry(keys) => self.limits_of(keys.into_iter()),
             StreamState::DecidedBySidecar(limits) => (self.host.now(), limits),
-            StreamState::Paused | StreamState::Noted(_) => return Vec::new(),
+            StreamState::Paused | StreamState::Noted(_) | StreamState::Owing(_) => {
+                return Vec::new();
+            }
         };
         replies::headers(&self.config, &limits, now)
     }
 
     /// A request is over, for any reason.
-    pub fn on_gone(&mut self, stream: StreamId) {
+    pub fn on_gone(&mut self, stream: StreamId, facts: &impl RequestFacts) {
         // If it is queued, it is skipped when its turn comes.
         if !self.streams.is_empty() {
-            self.forget(stream);
+            self.forget(stream, facts);
         }
     }
 
     /// Apart, so that the usual end of a request needs no stack for the state of another one.
     #[inline(never)]
-    fn forget(&mut self, stream: StreamId) {
-        self.streams.remove(&stream);
+    fn forget(&mut self, stream: StreamId, facts: &impl RequestFacts) {
+        if let Some(StreamState::Owing(owing)) = self.streams.remove(&stream) {
+            self.settle(*owing, facts);
+        }
     }
 
     /// A call has ended, with a response or an error.
@@ -360,6 +389,9 @@ impl<H: Host> Worker<H> {
         let now = self.host.now();
         self.expire_calls(now);
         self.maintain_leases(now);
+        if !self.debits.is_empty() {
+            self.tick_debits(now);
+        }
         self.stats.flush(&self.host);
         // In case a wake was lost.
         self.drain_queues(now);
@@ -367,8 +399,8 @@ impl<H: Host> Worker<H> {
 
     /// The plugin ends because its configuration was replaced or Envoy ends. No more responses will
     /// arrive, so waiting requests are decided without one, and other workers may spend this one's
-    /// tokens. Returns the requests beyond this turn's allowance.
-    pub fn on_end(&mut self) -> UndeliveredOutcomes {
+    /// tokens. Returns the requests beyond this turn's allowance, and costs that were not counted.
+    pub fn on_end(&mut self) -> Unfinished {
         let now = self.host.now();
         while let Some(pending) = self.calls.take_any() {
             let waiters = pending.waiters.into_iter().map(|waiter| waiter.requester);
@@ -381,7 +413,7 @@ impl<H: Host> Worker<H> {
         }
         self.return_all_to_slots(now);
         self.stats.end(&self.host);
-        self.resume_queue.take()
+        self.resume_queue.take(self.debits.take_all())
     }
 
     #[inline]

@@ -51,7 +51,6 @@ pub(crate) enum Moment {
     /// When the headers of a request have arrived.
     Request,
     /// When the stream ends, for costs that are known only then.
-    #[allow(dead_code, reason = "costs at the end of a stream")]
     End,
 }
 

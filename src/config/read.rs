@@ -6,6 +6,7 @@ mod commands;
 mod denied;
 mod filter_options;
 mod format;
+mod hits;
 mod jwt_claim;
 pub(crate) mod limit;
 mod matcher;
@@ -26,7 +27,9 @@ use super::{
 };
 use checks::{not_empty, number_or};
 use filter_options::{fraction, selection, status_on_error};
+use std::rc::Rc;
 use std::time::Duration;
+use virtual_hosts::Lists;
 
 /// The default of Envoy's own rate limit filter.
 const TIMEOUT_MS_DEFAULT: u32 = 20;
@@ -71,11 +74,12 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
     node.object("an object", &FIELDS, &OF_THE_FILTER)?;
     let domain = not_empty(&node.required("domain")?)?.to_owned();
     let mut interner = Interner::of(document);
+    let selection = selection(&node)?;
     let sidecar = node.required("sidecar")?;
     sidecar.object("an object with `cluster`", &["cluster", "timeout_ms"], &[])?;
     let cluster = sidecar.required("cluster")?;
     let mut denied = denied::denied(&node, &mut interner)?;
-    let (mut rate_limits, mut virtual_hosts) =
+    let Lists { mut rate_limits, mut virtual_hosts, late_charges } =
         virtual_hosts::limits(&node, &denied.content, &mut interner, Interner::of(document))?;
     let entry_options = entry_options(&node, &mut rate_limits, virtual_hosts.as_deref_mut())?;
     denied.has_rules |= entry_options.iter().any(|options| options.denied.is_some());
@@ -98,7 +102,6 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         },
         failure_mode_deny_percent: fraction(&node, "failure_mode_deny_percent")?,
         status_on_error: status_on_error(&node)?,
-        selection: selection(&node)?,
         filter_enforced: fraction(&node, "filter_enforced")?.unwrap_or(Fraction::ALL),
         overload_mode: match variant(&node, "overload_mode", &["deny", "allow"])? {
             Some("allow") => UndecidedMode::Allow,
@@ -109,9 +112,12 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         denied,
         reports: reports::reports(&node)?,
         lease_slots: lease_slots(&node.at("leases"))?,
+        is_special: selection.is_some() || !late_charges.is_empty(),
+        selection,
         rate_limits,
         virtual_hosts,
         entry_options,
+        late_charges: Rc::from(late_charges),
         parameters: interner.parameters(),
         path: interner.header(":path"),
     })

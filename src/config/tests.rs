@@ -157,6 +157,7 @@ fn envoys_default_values_have_no_effect_here() {
     let said = FULL.replacen(
         r#"{"actions": ["#,
         r#"{"stage": 0, "disable_key": "", "limit": null, "apply_on_stream_done": false,
+            "hits_addend": null,
             "x_ratelimit_option": "UNSPECIFIED", "actions": ["#,
         1,
     );
@@ -252,7 +253,7 @@ fn the_examples_of_the_reference_are_valid() {
         .skip(1)
         .filter_map(|rest| rest.split_once("```").map(|(block, _)| block))
         .collect();
-    assert_eq!(blocks.len(), 9);
+    assert_eq!(blocks.len(), 12);
     for block in blocks {
         let json = if block.contains("\"domain\"") {
             block.to_owned()

@@ -28,11 +28,11 @@ pub(super) const OF_THE_FILTER: [Unsupported; 10] = [
     ("enable_retry_after_header", "denials always have `retry-after`"),
 ];
 
-pub(super) const OF_A_RATE_LIMIT: [Unsupported; if cfg!(feature = "cel") { 1 } else { 2 }] = [
-    ("apply_on_stream_done", "hits count when a request arrives, not when it ends"),
-    #[cfg(not(feature = "cel"))]
-    ("when", "conditions need the module tidegate-cel.wasm in place of this one"),
-];
+#[cfg(not(feature = "cel"))]
+pub(super) const OF_A_RATE_LIMIT: [Unsupported; 1] =
+    [("when", "conditions need the module tidegate-cel.wasm in place of this one")];
+#[cfg(feature = "cel")]
+pub(super) const OF_A_RATE_LIMIT: [Unsupported; 0] = [];
 
 pub(super) const OF_A_VIRTUAL_HOST: [Unsupported; 3] = [
     ("domains", TRANSLATE),
@@ -53,9 +53,6 @@ const PER_ROUTE: &str = "use `per_route`, for what it has for `envoy.filters.htt
 
 pub(super) const OF_A_PER_ROUTE: [Unsupported; 2] =
     [("@type", "leave it out"), ("override_option", "Envoy does not implement it either")];
-
-pub(super) const OF_HITS: [Unsupported; 1] =
-    [("is_negative_hits", "a filter cannot refund; call the sidecar")];
 
 pub(super) const OF_AN_ENGINE: [Unsupported; 1] =
     [("max_program_size", "it is deprecated in Envoy; the filter has its own bounds")];

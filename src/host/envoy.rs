@@ -192,11 +192,11 @@ fn append(map: Map, headers: &[NamedHeader]) {
     }
 }
 
-/// The request whose headers callback runs. At any other time it has no headers.
+/// The stream whose callback runs. Headers exist only in their own callback.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct CurrentRequest;
+pub(crate) struct CurrentStream;
 
-impl RequestFacts for CurrentRequest {
+impl RequestFacts for CurrentStream {
     fn header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         if !act_on_current() {
             return None;

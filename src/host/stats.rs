@@ -91,6 +91,10 @@ metrics! {
         AsksOverflowed = "asks_overflowed",
         /// Requests that found no room to wait.
         WaitingFull = "waiting_full",
+        /// Hits debited when their streams had ended.
+        Debits = "debits",
+        /// Hits of ended streams that could not be debited.
+        DebitsLost = "debits_lost",
     }
 }
 
@@ -375,6 +379,8 @@ mod tests {
             (Counter::AsksStuck, "asks_stuck"),
             (Counter::AsksOverflowed, "asks_overflowed"),
             (Counter::WaitingFull, "waiting_full"),
+            (Counter::Debits, "debits"),
+            (Counter::DebitsLost, "debits_lost"),
         ];
         for (count, name) in counts {
             stats.count(count);

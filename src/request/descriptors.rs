@@ -5,13 +5,23 @@ use super::fact_reader::FactBuffer;
 #[cfg(feature = "cel")]
 use super::fact_reader::Failure;
 use crate::config::encoded::{LENGTH_BYTES, decoded, override_of};
-use tidegate_core::{Descriptor, Hits};
+use tidegate_core::{Descriptor, Direction, Hits};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// Identifies the lease of a descriptor: a hash of its entries with a secret seed of the process,
 /// so that no client can target another's lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseKey(pub u128);
+
+/// Marks hits as a refund. No cost has these bits, so plain requests need no fields for them.
+const REFUND: u64 = 1 << 63;
+/// Marks the index of a late charge, in place of hits.
+const LATE: u64 = 1 << 62;
+
+/// The hits that stand for the late charge at `index`.
+pub(crate) fn hits_of_late(index: usize) -> u64 {
+    u64::try_from(index).unwrap_or(0) | LATE
+}
 
 /// The descriptors of one request.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +34,8 @@ pub struct Descriptors {
     start: usize,
     /// Whether the same descriptor occurs twice.
     has_duplicates: bool,
+    /// Whether one of them refunds its hits.
+    has_refunds: bool,
     /// The values read from the request; here only to reuse its memory.
     buffer: Option<Box<FactBuffer>>,
 }
@@ -47,6 +59,18 @@ pub struct DescriptorRef<'a> {
     pub entries: &'a [u8],
 }
 
+impl DescriptorRef<'_> {
+    /// Whether its hits are refunded.
+    pub(crate) fn is_refund(&self) -> bool {
+        self.hits & REFUND != 0
+    }
+
+    /// The index of its late charge, if it has one.
+    pub(crate) fn late_charge(&self) -> Option<usize> {
+        usize::try_from(self.hits ^ LATE).ok().filter(|_| self.hits & LATE != 0)
+    }
+}
+
 impl Descriptors {
     /// Removes all descriptors, and keeps the memory.
     pub fn clear(&mut self) {
@@ -54,6 +78,7 @@ impl Descriptors {
         self.spans.clear();
         self.start = 0;
         self.has_duplicates = false;
+        self.has_refunds = false;
     }
 
     /// Records the number of the options of the entry that makes the next descriptor.
@@ -149,6 +174,18 @@ impl Descriptors {
         }
     }
 
+    /// Finishes a descriptor whose hits are refunded (`is_negative_hits`).
+    pub(crate) fn finish_refund(&mut self, seed: u64, hits: u64) {
+        let count = self.spans.len();
+        self.finish(seed, hits | REFUND);
+        self.has_refunds |= self.spans.len() > count;
+    }
+
+    /// Whether one of them refunds its hits. Then only the sidecar can decide.
+    pub(crate) fn has_refunds(&self) -> bool {
+        self.has_refunds
+    }
+
     /// The number of descriptors.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -190,8 +227,15 @@ impl Descriptors {
     pub fn to_vec(&self) -> Vec<Descriptor> {
         let descriptor = |descriptor: DescriptorRef<'_>| {
             let (entries, rest) = decoded(descriptor.entries);
-            let (hits, limit) = (Some(Hits::new(descriptor.hits)), override_of(rest));
-            Descriptor { hits, limit, ..Descriptor::new(entries) }
+            Descriptor {
+                hits: Some(Hits::new(descriptor.hits & !REFUND)),
+                direction: match descriptor.is_refund() {
+                    true => Direction::Refund,
+                    false => Direction::Take,
+                },
+                limit: override_of(rest),
+                ..Descriptor::new(entries)
+            }
         };
         self.iter().map(descriptor).collect()
     }

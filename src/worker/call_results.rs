@@ -43,6 +43,7 @@ impl<H: Host> Worker<H> {
                 false => Err(CallError::Malformed),
             }
         });
+        let read_well = read.is_ok();
         match read {
             Ok((answer, additions)) => {
                 self.note_answer();
@@ -52,9 +53,15 @@ impl<H: Host> Worker<H> {
                 } else {
                     self.store_answer(&pending, &answer, now)
                 };
+                if pending.purpose == Purpose::Debit {
+                    self.debit_counted();
+                }
                 if let Some(requester) = pending.requester
                     && !self.is_gone(requester)
                 {
+                    if answer.verdict == Verdict::Allow {
+                        self.note_taken(requester, Some(&answer.statuses), now);
+                    }
                     let shadow = self.denying_in_shadow(&pending, &answer, now);
                     self.decide_requester(
                         requester,
@@ -66,6 +73,9 @@ impl<H: Host> Worker<H> {
             Err(error) => {
                 self.note_failure(error, pending.purpose, now);
                 self.recover_tokens(&mut pending, error, now);
+                if pending.purpose == Purpose::Debit {
+                    self.debit_failed(error, now);
+                }
                 if error == CallError::Overflow {
                     return self.wait_for_room(pending);
                 }
@@ -77,6 +87,9 @@ impl<H: Host> Worker<H> {
         self.calls.clear_overflow();
         self.decide_again(pending.waiters, now);
         self.submit_queued(now);
+        if pending.purpose == Purpose::Debit && read_well {
+            self.send_debits(now);
+        }
     }
 
     /// Envoy had no room for a call. Its requests queue as if it had not been tried; the queue
@@ -126,8 +139,8 @@ impl<H: Host> Worker<H> {
         match (requester, &outcome) {
             (Requester::Stream(_), Outcome::Allow(_)) => self.stats.count(Counter::AllowedAsked),
             (Requester::Stream(_), Outcome::Deny(_)) => self.stats.count(Counter::DeniedAsked),
-            (Requester::Shadow, Outcome::Allow(_)) => {}
-            (Requester::Shadow, Outcome::Deny(_)) => self.stats.count(Counter::ShadowDenied),
+            (Requester::Shadow(_), Outcome::Allow(_)) => {}
+            (Requester::Shadow(_), Outcome::Deny(_)) => self.stats.count(Counter::ShadowDenied),
         }
         self.deliver(requester, outcome);
     }
@@ -140,13 +153,14 @@ impl<H: Host> Worker<H> {
             if self.is_gone(waiter.requester) {
                 continue;
             }
-            match self.decide(&waiter.descriptors, Attempt::Repeated, now) {
+            match self.decide_unless_refunding(&waiter.descriptors, Attempt::Repeated, now) {
                 LocalDecision::Ask => undecided.push_back(waiter),
                 LocalDecision::Deny if self.enforces_denial(waiter.requester) => {
                     let denial = self.denial(waiter.requester, &waiter.descriptors, now);
                     self.deliver_counted(waiter.requester, Outcome::Deny(denial));
                 }
                 LocalDecision::Allow => {
+                    self.note_taken(waiter.requester, None, now);
                     let kept = self.allowed_state(&waiter.descriptors);
                     self.deliver_counted(waiter.requester, Outcome::Allow(kept));
                 }
@@ -235,7 +249,11 @@ impl<H: Host> Worker<H> {
         now: Timestamp,
     ) -> u64 {
         let index = self.find_or_insert(descriptor, now);
-        let hits = needed(&pending.descriptors, descriptor.key);
+        let hits = match (pending.purpose, status.verdict) {
+            // The answer to a debit says what is left after it, and whether one hit fits.
+            (Purpose::Debit, Verdict::Deny) => 1,
+            _ => needed(&pending.descriptors, descriptor.key),
+        };
         let lease = status.lease.map(|lease| Lease {
             valid_until: lease.valid_until.min(now.saturating_add(LEASE_MAX)),
             ..lease

@@ -54,7 +54,8 @@ impl<H: Host> Worker<H> {
         for (index, (descriptor, lacks)) in waiter.descriptors.iter().zip(&lacking).enumerate() {
             // One lease for a descriptor that occurs twice.
             let again = waiter.descriptors.is_repeated(index, descriptor.key);
-            wishes.push(if *lacks && !again && self.may_be_leased(&descriptor, now) {
+            let takes = !descriptor.is_refund();
+            wishes.push(if *lacks && !again && takes && self.may_be_leased(&descriptor, now) {
                 let waiting = needed_by(rest.iter(), descriptor.key);
                 LeaseWish { wanted: self.wanted(&descriptor, now), waiting }
             } else {
@@ -87,7 +88,7 @@ impl<H: Host> Worker<H> {
         lacking: &[bool],
         now: Timestamp,
     ) -> Option<CallId> {
-        if !self.leases() {
+        if !self.leases() || waiter.descriptors.has_refunds() {
             return None;
         }
         let lacked = || waiter.descriptors.iter().zip(lacking).filter(|(_, lacks)| **lacks);
@@ -98,14 +99,14 @@ impl<H: Host> Worker<H> {
     }
 
     /// Whether a response may bring tokens for other requests than the one that calls.
-    fn may_be_leased(&self, descriptor: &DescriptorRef<'_>, now: Timestamp) -> bool {
+    pub(super) fn may_be_leased(&self, descriptor: &DescriptorRef<'_>, now: Timestamp) -> bool {
         let unleased = |record: &LocalRecord| now < record.unleased_until;
         descriptor.entries.len() <= ENTRIES_BYTES_MAX
             && !self.local.of(descriptor.key).is_some_and(unleased)
     }
 
     /// The tokens to request in advance: none while another worker does.
-    fn wanted(&mut self, descriptor: &DescriptorRef<'_>, now: Timestamp) -> u64 {
+    pub(super) fn wanted(&mut self, descriptor: &DescriptorRef<'_>, now: Timestamp) -> u64 {
         let record = self.local.of(descriptor.key);
         let own = record.map_or(0, |record| record.state.demand.wanted(now));
         let refreshing_until = self.refresh_mark(now);
@@ -154,6 +155,15 @@ impl<H: Host> Worker<H> {
         let _ = self.call_sidecar(pending, now);
     }
 
+    /// The form of the headers about limits that this filter writes.
+    pub(super) fn header_form(&self) -> HeaderForm {
+        match self.config.headers_by_default {
+            HeaderStyle::Ietf => HeaderForm::Ietf,
+            HeaderStyle::Draft03 => HeaderForm::Draft03,
+            HeaderStyle::Off | HeaderStyle::ByEntry => HeaderForm::Off,
+        }
+    }
+
     /// The domain of a call. All its descriptors have the same.
     fn domain_of<'a>(&'a self, pending: &'a PendingCall) -> &'a str {
         let first = pending.descriptors.iter().next().map(|descriptor| descriptor.entries);
@@ -187,11 +197,7 @@ impl<H: Host> Worker<H> {
                 clock: now,
                 wanted,
                 waiting,
-                headers: match self.config.headers_by_default {
-                    HeaderStyle::Ietf => HeaderForm::Ietf,
-                    HeaderStyle::Draft03 => HeaderForm::Draft03,
-                    HeaderStyle::Off | HeaderStyle::ByEntry => HeaderForm::Off,
-                },
+                headers: self.header_form(),
             })
         } else {
             Vec::new()

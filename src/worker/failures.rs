@@ -80,6 +80,13 @@ impl<H: Host> Worker<H> {
         }
     }
 
+    /// Debits were lost.
+    pub(super) fn log_lost(&mut self, now: Timestamp) {
+        if self.failure_log.is_due(Counter::DebitsLost, now) {
+            self.log("costs of ended streams could not be counted (debits_lost)");
+        }
+    }
+
     pub(super) fn note_answer(&mut self) {
         self.tick_clock.answered();
         let logged = std::mem::take(&mut self.failure_log.outage_logged);
@@ -116,7 +123,7 @@ impl<H: Host> Worker<H> {
         let is_news = match purpose {
             Purpose::Decide => true,
             Purpose::Probe => !self.failure_log.outage_logged,
-            Purpose::Refresh | Purpose::Return => opened || error.is_answer(),
+            Purpose::Refresh | Purpose::Return | Purpose::Debit => opened || error.is_answer(),
         };
         if is_news && self.failure_log.is_due(error.counter(), now) {
             self.failure_log.outage_logged |=

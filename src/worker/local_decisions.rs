@@ -226,6 +226,56 @@ impl<H: Host> Worker<H> {
         self.local.get(index).map_or(LocalDecision::Ask, |record| record.state.decide(hits, now))
     }
 
+    /// Takes tokens out of the slot as far as this worker lacks them for `hits`, even if they do not
+    /// suffice. Returns whether any hits can be paid here now.
+    ///
+    /// Like [`pull`](Self::pull), but apart from it: sharing would cost requests some instructions.
+    pub(super) fn gather(
+        &mut self,
+        descriptor: &DescriptorRef<'_>,
+        hits: u64,
+        now: Timestamp,
+    ) -> bool {
+        let index = self.find_or_insert(descriptor, now);
+        let Some(record) = self.local.get_mut(index) else { return false };
+        record.used = now;
+        if now < record.state.unlimited_until {
+            return true;
+        }
+        let (pool, demand) = (record.state.pool, record.state.demand);
+        let needed = hits.saturating_sub(pool.left(now));
+        if needed == 0 {
+            return true;
+        }
+        let may_refresh = self.may_refresh(descriptor);
+        let refreshing_until = self.refresh_mark(now);
+        let gathered = self.change_slot(descriptor.key, now, |slot| {
+            let (mut pool, granted) = (pool, slot.pool.granted(now));
+            let chunk = slot.chunk(needed, &demand, now);
+            let moved = slot.pool.move_to(&mut pool, chunk, now);
+            slot.demand.note(moved, now);
+            let has_enough = moved >= needed && moved > 0;
+            let mut wanted = 0;
+            if has_enough && may_refresh && slot.is_low(granted, now) {
+                wanted = slot.demand.wanted(now).max(demand.wanted(now));
+                slot.refreshing_until = refreshing_until;
+            }
+            let write = if moved > 0 { Write::Store } else { Write::Keep };
+            let further = FurtherLimits::default();
+            (Pulled { pool, slot: *slot, further, wanted }, write)
+        });
+        let Some(gathered) = gathered else { return pool.left(now) > 0 };
+        if let Some(record) = self.local.get_mut(index) {
+            record.state.pool = gathered.pool;
+            record.state.copy_unlimited(&gathered.slot);
+        }
+        self.watch(index, descriptor);
+        if gathered.wanted > 0 {
+            self.refresh(descriptor, gathered.wanted, now);
+        }
+        gathered.pool.left(now) > 0 || now < gathered.slot.unlimited_until
+    }
+
     fn adopt_slot(
         &mut self,
         index: usize,

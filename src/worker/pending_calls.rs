@@ -25,7 +25,7 @@ pub(crate) const CALLS_MAX: usize = 128;
 pub(crate) enum Requester {
     Stream(StreamId),
     /// Descriptors in shadow; their request has already continued.
-    Shadow,
+    Shadow(StreamId),
 }
 
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub(crate) enum Purpose {
     /// Checks whether the sidecar answers again.
     Probe,
     Return,
+    /// Counts hits of streams that have ended.
+    Debit,
 }
 
 /// Tokens requested beyond the hits of the requester.

@@ -107,6 +107,11 @@ impl<H: Host> Worker<H> {
     /// Notes that a request has passed, or waits, though limits would have denied it.
     #[cold]
     pub(super) fn note_shadow(&mut self, stream: StreamId, shadow: &Names) {
+        if let Some(StreamState::Owing(owing)) = self.streams.get_mut(&stream) {
+            // Reported when it passes.
+            owing.state = noted_shadow(owing.state.take(), shadow);
+            return;
+        }
         let state = self.streams.remove(&stream);
         let waits = state.as_ref().is_some_and(StreamState::is_paused);
         let Some(noted) = noted_shadow(state, shadow) else { return };
@@ -173,18 +178,31 @@ impl<H: Host> Worker<H> {
     /// Keeps the state of a request that passes, and reports its notes.
     #[cold]
     pub(super) fn keep_noted(&mut self, stream: StreamId, noted: StreamState) {
-        let StreamState::Noted(notes) = noted else { return };
+        if let Some(kept) = self.reported(stream, Some(noted)) {
+            self.streams.insert(stream, kept);
+        }
+    }
+
+    /// Reports the notes on a request that passes. Returns its state with those that its response
+    /// needs.
+    #[cold]
+    pub(super) fn reported(
+        &self,
+        stream: StreamId,
+        kept: Option<StreamState>,
+    ) -> Option<StreamState> {
+        let notes = match kept {
+            Some(StreamState::Noted(notes)) => notes,
+            kept => return kept,
+        };
         let has_shadow = !notes.shadow.is_empty();
         if has_shadow {
             self.set_filter_state(stream, "shadow", &notes.shadow.0);
         }
         let is_wanted = self.config.reports.shadow_header.is_some() || self.may_add_shadow();
-        let kept = match notes.headers.is_empty() && !(has_shadow && is_wanted) {
+        match notes.headers.is_empty() && !(has_shadow && is_wanted) {
             true => notes.state,
             false => Some(StreamState::Noted(notes)),
-        };
-        if let Some(kept) = kept {
-            self.streams.insert(stream, kept);
         }
     }
 

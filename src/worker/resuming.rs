@@ -13,6 +13,7 @@
 
 use super::{Outcome, Worker};
 use crate::host::{Host, StreamId};
+use crate::worker::debits::{Group, Lost};
 use crate::worker::pending_calls::Requester;
 use crate::worker::reports::with_earlier_notes;
 use crate::worker::streams::StreamState;
@@ -36,14 +37,18 @@ pub(super) struct ResumeQueue {
     woken: bool,
 }
 
-/// Decided requests of an ended worker that are still paused.
+/// What an ended worker leaves to another one: decided requests that are still paused, and costs of
+/// streams that were not counted.
 #[derive(Debug)]
-pub struct UndeliveredOutcomes(VecDeque<(StreamId, Outcome)>);
+pub struct Unfinished {
+    decided: VecDeque<(StreamId, Outcome)>,
+    costs: Vec<Group>,
+}
 
 impl ResumeQueue {
     /// Takes out the requests that are still paused.
-    pub(super) fn take(&mut self) -> UndeliveredOutcomes {
-        UndeliveredOutcomes(std::mem::take(&mut self.due))
+    pub(super) fn take(&mut self, costs: Vec<Group>) -> Unfinished {
+        Unfinished { decided: std::mem::take(&mut self.due), costs }
     }
 
     /// The number of decided requests that are still paused.
@@ -77,7 +82,7 @@ impl<H: Host> Worker<H> {
     }
 
     /// Requests another turn. Always false: this turn does no more.
-    fn wake(&mut self) -> bool {
+    pub(super) fn wake(&mut self) -> bool {
         if !self.resume_queue.woken {
             // If that fails, the next tick continues.
             self.resume_queue.woken = self.host.wake();
@@ -85,12 +90,30 @@ impl<H: Host> Worker<H> {
         false
     }
 
-    /// Takes over the requests of an ended worker.
-    pub fn adopt(&mut self, decided: UndeliveredOutcomes) {
-        for (stream, outcome) in decided.0 {
+    /// Takes over what an ended worker leaves.
+    pub fn adopt(&mut self, unfinished: Unfinished) {
+        for (stream, outcome) in unfinished.decided {
             self.streams.insert(stream, StreamState::Paused);
             self.deliver(Requester::Stream(stream), outcome);
         }
+        let now = self.host.now();
+        for group in unfinished.costs {
+            self.queue_debit(group, now);
+        }
+    }
+
+    /// No worker takes over what this one leaves.
+    pub fn abandon(&mut self, unfinished: Unfinished) {
+        let now = self.host.now();
+        for group in &unfinished.costs {
+            self.note_lost(Lost { hits: group.hits() }, now);
+        }
+        self.stats.flush(&self.host);
+    }
+
+    /// Whether another worker counts at the same sidecar.
+    pub fn counts_like(&self, other: &Worker<H>) -> bool {
+        (&self.config.cluster, &self.config.domain) == (&other.config.cluster, &other.config.domain)
     }
 
     /// Envoy's event loop has reached the wake.
@@ -103,6 +126,9 @@ impl<H: Host> Worker<H> {
     /// Continues where the last turn ended.
     pub(super) fn drain_queues(&mut self, now: Timestamp) {
         self.resume_queue.woken = false;
+        if !self.debits.is_empty() {
+            self.send_debits(now);
+        }
         while !self.resume_queue.due.is_empty() {
             if !self.may_resume() {
                 return;
@@ -129,16 +155,28 @@ impl<H: Host> Worker<H> {
 
     fn apply(&mut self, stream: StreamId, outcome: Outcome) {
         // It may be gone by now.
-        if !self.streams.get(&stream).is_some_and(StreamState::is_paused) {
-            return;
-        }
-        let waited = self.streams.remove(&stream);
+        let owes = match self.streams.get(&stream) {
+            Some(state) if state.is_paused() => matches!(state, StreamState::Owing(_)),
+            _ => return,
+        };
         match outcome {
             Outcome::Allow(kept) => {
-                self.keep(stream, with_earlier_notes(waited, kept));
+                if owes {
+                    self.settle_pause(stream, kept);
+                } else {
+                    let waited = self.streams.remove(&stream);
+                    self.keep(stream, with_earlier_notes(waited, kept));
+                }
                 self.host.resume(stream);
             }
-            Outcome::Deny(mut denial) => denial.send(&self.host, stream),
+            Outcome::Deny(mut denial) => {
+                if owes {
+                    self.deny_owing(stream);
+                } else {
+                    self.streams.remove(&stream);
+                }
+                denial.send(&self.host, stream);
+            }
         }
     }
 

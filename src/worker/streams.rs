@@ -4,6 +4,7 @@ use crate::host::StreamId;
 use crate::request::descriptors::{Descriptors, LeaseKey};
 use crate::worker::replies::LimitStatus;
 use crate::worker::reports::Notes;
+use crate::worker::settling::Owing;
 use std::hash::{BuildHasherDefault, Hasher};
 
 #[derive(Debug)]
@@ -19,21 +20,22 @@ pub(crate) enum StreamState {
     DecidedBySidecar(Vec<LimitStatus>),
     /// One of these, or none, with notes. Few requests have any.
     Noted(Box<Notes>),
+    /// Its costs are settled when it ends. It may have another state meanwhile, except this one.
+    Owing(Box<Owing>),
 }
 
 impl StreamState {
     pub(crate) fn is_paused(&self) -> bool {
         match self {
             StreamState::Paused => true,
-            StreamState::Noted(notes) => matches!(notes.state, Some(StreamState::Paused)),
+            StreamState::Noted(notes) => notes.state.as_ref().is_some_and(StreamState::is_paused),
+            StreamState::Owing(owing) => owing.state.as_ref().is_some_and(StreamState::is_paused),
             StreamState::DecidedLocally(_)
             | StreamState::DecidedByEntry(_)
             | StreamState::DecidedBySidecar(_) => false,
         }
     }
-}
 
-impl StreamState {
     #[cold]
     pub(crate) fn by_entry(descriptors: &Descriptors) -> StreamState {
         let keys = descriptors.iter().enumerate();
@@ -90,6 +92,10 @@ impl Hasher for IdHasher {
 
     fn write_u32(&mut self, number: u32) {
         self.0 = u64::from(number);
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
     }
 }
 

@@ -4,6 +4,7 @@ mod authority;
 mod counters;
 mod failures;
 mod filter_options;
+mod late;
 mod limits;
 mod load;
 mod replies;
@@ -22,7 +23,7 @@ use crate::worker::pending_calls::CALLS_MAX;
 use authority::{Authority, made_up, status};
 use proptest::prelude::*;
 use tidegate_core::{Lease, LimitView, Nanos, Status, Timestamp, Unit, Verdict};
-use world::{Envoy, MILLI, Sent, WAIT_MS_MAX};
+use world::{Envoy, MILLI, NoFacts, Sent, WAIT_MS_MAX};
 
 /// Lets the sidecar answer all pending calls once.
 fn answer_all(envoy: &mut Envoy, authority: &mut Authority) -> usize {
@@ -346,8 +347,8 @@ fn a_response_serves_waiting_requests_after_its_requester_is_gone() {
     let (requester, _) = envoy.request(0, &[("1000", 1)]);
     let (gone, _) = envoy.request(0, &[("1000", 1)]);
     let (waiter, _) = envoy.request(0, &[("1000", 1)]);
-    envoy.workers[0].on_gone(requester);
-    envoy.workers[0].on_gone(gone);
+    envoy.workers[0].on_gone(requester, &NoFacts);
+    envoy.workers[0].on_gone(gone, &NoFacts);
     answer_all(&mut envoy, &mut authority);
     answer_all(&mut envoy, &mut authority);
     assert_eq!(resumed(&envoy), [waiter.0]);
@@ -509,8 +510,8 @@ fn responses_tell_what_is_left_with_the_tokens_at_hand() {
     let answer = made_up(Verdict::Allow, vec![status(Verdict::Allow, 10, now + 2_000 * MILLI)]);
     envoy.workers[0].on_answer(call.id, Ok(&answer));
     let ratelimit_headers = |envoy: &mut Envoy, stream: StreamId| {
-        envoy.workers[0].on_response(stream);
-        envoy.workers[0].on_gone(stream);
+        envoy.workers[0].on_response(stream, &NoFacts);
+        envoy.workers[0].on_gone(stream, &NoFacts);
         let headers: Vec<String> =
             envoy.world_mut().headers.drain(..).map(|(_, value)| value).collect();
         headers.join(" / ")
@@ -631,7 +632,7 @@ proptest! {
         prop_assert_eq!(envoy.workers[0].calls.waiting(), 0);
         envoy.pass_ms(later);
         let (stream, _) = envoy.request(0, &needs);
-        envoy.workers[0].on_response(stream);
+        envoy.workers[0].on_response(stream, &NoFacts);
         envoy.tick_all();
     }
 }

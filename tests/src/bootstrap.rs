@@ -48,7 +48,13 @@ pub enum Before {
     SetsMetadata,
     /// The same, and `jwt_authn`, which lets requests pass without a token, too.
     ChecksTokens,
+    /// A filter that reads the last line of a response, such as `cost 41`, and sets the number as dynamic metadata:
+    /// [`COST_METADATA`]. As filters of AI gateways do, it passes the rest on as it comes.
+    ReadsCost,
 }
+
+/// Namespace and key of the cost of a stream in dynamic metadata.
+pub const COST_METADATA: (&str, &str) = ("llm", "cost");
 
 /// How an Envoy is to be set up.
 #[derive(Debug)]
@@ -180,6 +186,9 @@ fn http_connection_manager(setup: &Setup<'_>) -> anyhow::Result<Value> {
     routes.push(json!({"match": {"prefix": "/"}, "route": {"cluster": "upstream"}}));
     let mut all = json!({"name": "all", "domains": ["*"], "routes": routes});
     let mut filters = Vec::new();
+    if setup.before == Before::ReadsCost {
+        filters.push(reads_cost());
+    }
     match setup.filter {
         Filter::None => {}
         Filter::Tidegate(plugin) | Filter::TidegateWithConditions(plugin) => {
@@ -253,6 +262,25 @@ fn set_metadata() -> Value {
     json!({"name": "envoy.filters.http.set_metadata", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config",
         "metadata": [{"metadata_namespace": "tidegate", "value": {key: value}}],
+    }})
+}
+
+fn reads_cost() -> Value {
+    let (namespace, key) = COST_METADATA;
+    let code = format!(
+        "function envoy_on_response(handle)
+           for chunk in handle:bodyChunks() do
+             local cost = string.match(chunk:getBytes(0, chunk:length()), \"cost (%S+)\")
+             if cost then
+               local metadata = handle:streamInfo():dynamicMetadata()
+               metadata:set(\"{namespace}\", \"{key}\", tonumber(cost) or cost)
+             end
+           end
+         end"
+    );
+    json!({"name": "envoy.filters.http.lua", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+        "default_source_code": {"inline_string": code},
     }})
 }
 

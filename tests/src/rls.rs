@@ -37,9 +37,28 @@ impl Rls {
         &self,
         request: RateLimitRequest,
     ) -> Result<RateLimitResponse, tonic::Status> {
+        self.call_with(request, &[]).await
+    }
+
+    /// Asks, with metadata.
+    ///
+    /// # Errors
+    /// As [`Rls::call`].
+    ///
+    /// # Panics
+    /// When a value of the metadata is not ASCII.
+    pub async fn call_with(
+        &self,
+        request: RateLimitRequest,
+        metadata: &[(&'static str, String)],
+    ) -> Result<RateLimitResponse, tonic::Status> {
+        let mut request = tonic::Request::new(request);
+        for (name, value) in metadata {
+            request.metadata_mut().insert(*name, value.parse().expect("ASCII"));
+        }
         let asking = async {
             let mut grpc = self.ready().await?;
-            grpc.unary(tonic::Request::new(request), method(), ProstCodec::default()).await
+            grpc.unary(request, method(), ProstCodec::default()).await
         };
         let answered = wait::within("an answer", wait::ANSWER, asking).await;
         let answered = answered.map_err(|error| tonic::Status::cancelled(error.to_string()))?;

@@ -1,7 +1,9 @@
 //! The limits that apply to a request: one rule for each descriptor, without limits that `replaces` removes.
 
 use smallvec::SmallVec;
-use tidegate_core::{DeniedHits, Enforcement, FixedWindow, LimitOverride, Quota, Request};
+use tidegate_core::{
+    DeniedHits, Descriptor, Enforcement, FixedWindow, LimitOverride, Quota, Request,
+};
 use tidegate_limits::{Limit, Lookup, Match, Rule, RuleKind, Rules};
 
 /// What applies to one descriptor.
@@ -52,18 +54,56 @@ pub(crate) enum Replaced {
 
 /// The limits that apply to `request`.
 pub(crate) fn match_limits<'a>(rules: &'a Rules, request: &Request) -> MatchedLimits<'a> {
-    let mut applied: SmallVec<[Applied<'a>; 4]> =
-        SmallVec::with_capacity(request.descriptors.len());
+    match_streams(rules, request, &[request.descriptors.len()])
+}
+
+/// The limits that apply to requests that came together: `streams` has the number of descriptors of each. A limit
+/// replaces only those of its own stream.
+pub(crate) fn match_streams<'a>(
+    rules: &'a Rules,
+    request: &Request,
+    streams: &[usize],
+) -> MatchedLimits<'a> {
+    let mut all = MatchedLimits {
+        each: SmallVec::with_capacity(request.descriptors.len()),
+        replaced: Replaced::Nothing,
+        without_domain: 0,
+    };
+    let mut descriptors = request.descriptors.iter();
     let mut replaced: Vec<&str> = Vec::new();
-    let mut without_domain = 0;
-    for descriptor in &request.descriptors {
-        if let Some(limit) = descriptor.limit {
-            applied.push(brought_along(rules, &request.domain, limit));
-            continue;
+    for count in streams {
+        let first = all.each.len();
+        replaced.clear();
+        for descriptor in descriptors.by_ref().take(*count) {
+            let applied = all.matching(rules, &request.domain, descriptor, &mut replaced);
+            all.each.push(applied);
         }
-        applied.push(match rules.find(&request.domain, &descriptor.entries) {
+        if !replaced.is_empty() {
+            for applied in &mut all.each[first..] {
+                if applied.drop_named(&replaced) == Replaced::Something {
+                    all.replaced = Replaced::Something;
+                }
+            }
+        }
+    }
+    all
+}
+
+impl<'a> MatchedLimits<'a> {
+    /// The limits of one descriptor. Adds the names that its rule replaces.
+    fn matching(
+        &mut self,
+        rules: &'a Rules,
+        domain: &str,
+        descriptor: &Descriptor,
+        replaced: &mut Vec<&'a str>,
+    ) -> Applied<'a> {
+        if let Some(limit) = descriptor.limit {
+            return brought_along(rules, domain, limit);
+        }
+        match rules.find(domain, &descriptor.entries) {
             Lookup::UnknownDomain => {
-                without_domain += 1;
+                self.without_domain += 1;
                 Applied::Nothing
             }
             Lookup::NoRule => Applied::Nothing,
@@ -77,17 +117,8 @@ pub(crate) fn match_limits<'a>(rules: &'a Rules, request: &Request) -> MatchedLi
                     }
                 }
             }
-        });
-    }
-    let mut all = MatchedLimits { each: applied, replaced: Replaced::Nothing, without_domain };
-    if !replaced.is_empty() {
-        for applied in &mut all.each {
-            if applied.drop_named(&replaced) == Replaced::Something {
-                all.replaced = Replaced::Something;
-            }
         }
     }
-    all
 }
 
 /// An override takes the place of the rules, but only in a known domain.

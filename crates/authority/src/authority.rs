@@ -8,7 +8,7 @@ use crate::answer::Decided;
 use crate::applied::{MatchedLimits, match_limits};
 use crate::counters::{Answers, Counters, Undecided};
 use crate::in_force::LimitsInForce;
-use crate::leases::LeaseRoom;
+use crate::leases::{DEBIT_KEPT, LeaseRoom};
 use crate::modes::{DynamicMetadata, GlobalShadow, Modes};
 use crate::observer::Observer;
 use crate::plan::{DECISIONS, Plan};
@@ -26,6 +26,7 @@ pub struct Authority {
     pub(crate) modes: Modes,
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) lease_room: LeaseRoom,
+    pub(crate) debit_room: LeaseRoom,
 }
 
 /// Rules that this data directory cannot serve.
@@ -53,7 +54,8 @@ impl Authority {
             modes.lease_ttl.unwrap_or(Nanos::ZERO),
             modes.lessors,
         );
-        Ok(Authority { counters, limits, modes, observer, lease_room })
+        let debit_room = LeaseRoom::of_debits(counters.capacity(), DEBIT_KEPT, modes.lessors);
+        Ok(Authority { counters, limits, modes, observer, lease_room, debit_room })
     }
 
     /// Puts `rules` in force. Requests under way finish by the old ones; counters live on.

@@ -1,9 +1,11 @@
-//! One message of the rate limit protocol, answered: an ask, an ask for leases, or a return of tokens.
+//! One message of the rate limit protocol, answered: an ask, an ask for leases, a debit, or a return of tokens.
 
 use crate::authority::Authority;
 use crate::counters::{Undecided, wait};
-use tidegate_core::{Answer, Descriptor, Direction, LeaseRequest, LeaseReturn, Request, Timestamp};
-use tidegate_wire::{RequestReader, WireError, lease_request_from, returned_from};
+use tidegate_core::{
+    Answer, DebitRequest, Descriptor, Direction, LeaseRequest, LeaseReturn, Request, Timestamp,
+};
+use tidegate_wire::{RequestReader, WireError, debit_from, lease_request_from, returned_from};
 
 /// Why a call has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +29,8 @@ impl From<WireError> for CallError {
 pub enum Ask {
     Decision,
     Lease(LeaseRequest),
+    /// Of hits that have happened; it may ask for leases too.
+    Debit(DebitRequest, Option<LeaseRequest>),
     Return(LeaseReturn),
 }
 
@@ -47,7 +51,11 @@ impl Ask {
             }
             return Ok(Ask::Return(back));
         }
-        Ok(lease_request_from(descriptors, &value_of)?.map_or(Ask::Decision, Ask::Lease))
+        let lease = lease_request_from(descriptors, &value_of)?;
+        Ok(match debit_from(descriptors, &value_of)? {
+            Some(debit) => Ask::Debit(debit, lease),
+            None => lease.map_or(Ask::Decision, Ask::Lease),
+        })
     }
 }
 
@@ -64,6 +72,7 @@ impl Authority {
         let answer = match Ask::read(request, value_of)? {
             Ask::Decision => wait(self.decide(request, now())),
             Ask::Lease(ask) => wait(self.decide_leasing(request, &ask, now())),
+            Ask::Debit(debit, lease) => wait(self.debit(request, &debit, lease.as_ref(), now())),
             Ask::Return(back) => wait(self.return_tokens(request, &back, now())),
         };
         Ok((request, answer?))
@@ -79,6 +88,7 @@ impl Authority {
         match ask {
             Ask::Decision => self.decide(request, now).await,
             Ask::Lease(ask) => self.decide_leasing(request, ask, now).await,
+            Ask::Debit(debit, lease) => self.debit(request, debit, lease.as_ref(), now).await,
             Ask::Return(back) => self.return_tokens(request, back, now).await,
         }
     }

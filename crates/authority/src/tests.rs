@@ -1,5 +1,7 @@
 //! Decisions on counters. Loaded as two modules: one over shared memory, one over counters that answer later.
 
+#[path = "tests/after_the_fact.rs"]
+mod after_the_fact;
 #[path = "tests/calls.rs"]
 mod calls;
 #[path = "tests/conformance.rs"]

@@ -8,7 +8,7 @@ use crate::answer::Verdict;
 use crate::decision::{Decision, Outcome};
 use crate::quota::Quota;
 use crate::state::narrow_mut;
-use crate::units::{Charge, Nanos, Timestamp};
+use crate::units::{Charge, Hits, Nanos, Timestamp};
 use std::ops::Range;
 
 /// Decides one charge against one counter. `state` has the words of the parts of [`Quota::parts`] at `now`,
@@ -154,6 +154,30 @@ pub fn decide_all(
         }
     }
     verdict
+}
+
+/// Charges `checks` in order, each by itself, and updates the words of their counters' states. Hits count
+/// even if they do not fit ([`Charge::Force`]), because they have already happened, and a refund is made
+/// whatever becomes of the other charges. The verdict is the one that a request for all of them would get.
+///
+/// # Panics
+/// If the range of a check is out of bounds, or too short for its quota.
+pub fn charge_each(
+    states: &mut [u64],
+    checks: &[LimitCheck<'_>],
+    now: Timestamp,
+    decisions: &mut Decisions,
+) -> Verdict {
+    let Decisions { all, .. } = decisions;
+    all.clear();
+    for check in checks {
+        let charge = match check.charge {
+            Charge::Take(hits) if hits != Hits::PEEK => Charge::Force(hits),
+            charge => charge,
+        };
+        all.push(decide(&mut states[check.state.clone()], check.quota, charge, now));
+    }
+    verdict(checks, all)
 }
 
 /// The verdict that follows from one decision for each check.

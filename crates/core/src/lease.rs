@@ -55,6 +55,31 @@ pub struct LeaseReturn {
     pub leases: Vec<u64>,
 }
 
+/// What a client adds to a request whose hits have already happened: they are counted even if they do not
+/// fit, and each stream's descriptors by themselves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DebitRequest {
+    /// The client's number for this request: unchanged when it is sent again, otherwise higher than all
+    /// before it in its sequence (as wrapping numbers).
+    pub call: u64,
+    /// A random number of the sequence. The requests of a sequence come one after the other, so a request
+    /// that is not newer than the last one has been counted.
+    pub sequence: u64,
+    /// How many of the descriptors belong to the first stream, to the next, and so on.
+    pub streams: Vec<usize>,
+    /// For each descriptor, how long ago its hits were taken. Only refunds need it.
+    pub ages: Vec<Nanos>,
+}
+
+impl DebitRequest {
+    /// Whether a request with this number comes after the one with number `last`.
+    #[must_use]
+    pub fn is_newer(&self, last: u64) -> bool {
+        let ahead = self.call.wrapping_sub(last);
+        ahead > 0 && ahead < 1 << 63
+    }
+}
+
 /// Hits that a client wants beyond those of the request itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Demand {

@@ -34,11 +34,13 @@ pub use algorithm::{
     SlidingWindow, TokenBucket, Zone,
 };
 pub use answer::{Answer, FurtherLimit, LimitView, Status, StatusDetails, Verdict};
-pub use decide::{Decisions, DeniedHits, Enforcement, LimitCheck, decide, decide_all, verdict};
+pub use decide::{
+    Decisions, DeniedHits, Enforcement, LimitCheck, charge_each, decide, decide_all, verdict,
+};
 pub use decision::{Decision, Outcome};
 pub use descriptor::{Descriptor, Direction, Entry, LimitOverride, Request};
 pub use key::{CounterKey, Identity, KeyHash, fingerprint};
-pub use lease::{Demand, HeaderForm, Lease, LeaseRequest, LeaseReturn, lease_tokens};
+pub use lease::{DebitRequest, Demand, HeaderForm, Lease, LeaseRequest, LeaseReturn, lease_tokens};
 pub use metadata::Value;
 pub use quota::Quota;
 pub use rate::{Period, QuotaError};

@@ -6,8 +6,15 @@ use crate::algorithm::{
     TokenBucket,
 };
 use crate::rate::{Period, Rate};
-use crate::state::{Parts, StateSize, narrow};
-use crate::units::Timestamp;
+use crate::state::{Parts, StateSize, WIDE_WORDS, narrow};
+use crate::units::{Nanos, Timestamp};
+
+/// A refund arrives somewhat later than its time says. Hits that were taken this long after a window has
+/// opened may have been taken before.
+const REFUND_DELAY: Nanos = Nanos::new(100_000_000);
+
+/// The state of a counter that was never used.
+const UNUSED: [u64; WIDE_WORDS] = [0; WIDE_WORDS];
 
 /// A compiled rate: the algorithm and its numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,6 +188,28 @@ impl Quota {
             Quota::TokenBucket(bucket) => bucket.returnable(narrow(state), held, since, now),
             _ => held,
         }
+    }
+
+    /// How many of `hits` a refund at `now` may return that were taken at about `since`: all if it returns
+    /// them to the window that counted them, otherwise none. A token bucket has refilled since, and gets
+    /// the rest. A ring can return only the hits of its newest bucket.
+    #[must_use]
+    pub fn refundable(&self, state: &[u64], hits: u64, since: Timestamp, now: Timestamp) -> u64 {
+        let is_of_this_window = match self {
+            Quota::TokenBucket(bucket) => {
+                return bucket.returnable(narrow(state), hits, since, now);
+            }
+            // The window may have been opened by these hits.
+            Quota::FirstHitWindow(window) => {
+                window.open_window(narrow(state), now).is_some_and(|open| open.start <= since)
+            }
+            _ => {
+                let since = since.as_nanos().saturating_sub(REFUND_DELAY.as_nanos());
+                let counted = self.spendable_until(&UNUSED, Timestamp::from_nanos(since));
+                counted == self.refund_spendable_until(state, now)
+            }
+        };
+        if is_of_this_window { hits } else { 0 }
     }
 
     /// When the last hit came, whether taken or forced; to the millisecond for a ring of less than a day.

@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use tidegate::config::Config;
 use tidegate::host::RequestFacts;
-use tidegate::host::{CallId, StreamId};
+use tidegate::host::{CallId, NoFacts, StreamId};
 use tidegate::worker::call_error::CallError;
 use tidegate::worker::{HeadersStatus, TICK, Worker};
 use tidegate_core::Lease;
@@ -460,11 +460,11 @@ impl World {
         let mut running = self.workers[worker].borrow_mut();
         let Some(running) = running.as_mut() else { return };
         if responded {
-            running.on_response(StreamId(stream));
+            running.on_response(StreamId(stream), &NoFacts);
         }
         // Removed first: the end of a waiting request must not admit it.
         self.state.borrow_mut().worker_states[worker].streams.remove(&stream);
-        running.on_gone(StreamId(stream));
+        running.on_gone(StreamId(stream), &NoFacts);
     }
 
     /// Whether the measurement is complete, or there is none.

@@ -9,11 +9,14 @@
 //! | `tidegate-clock` | request | the client's clock at the request, in nanoseconds; the ends of leases are in it |
 //! | `tidegate-headers` | request | the headers about limits that the client writes itself: `ietf` (absent means the same), `draft03`, `off` |
 //! | `tidegate-return` | return | the lease of each descriptor, 16 hex digits each, separated by commas |
-//! | `tidegate-call` | both | the client's number for the call, 16 hex digits, the same for retries |
+//! | `tidegate-debit` | debit | the hits have happened and count even if they do not fit. The sequence of debits, 16 hex digits |
+//! | `tidegate-streams` | debit | how many descriptors each stream has, such as `1,2,1`; absent is one for each |
+//! | `tidegate-age` | debit | milliseconds since the hits were taken, one number or one for each descriptor; absent is 0 |
+//! | `tidegate-call` | all | the client's number for the call, 16 hex digits, the same for retries |
 
 use crate::error::WireError;
 use crate::rls;
-use tidegate_core::{HeaderForm, Lease, LeaseRequest, LeaseReturn, Timestamp};
+use tidegate_core::{DebitRequest, HeaderForm, Lease, LeaseRequest, LeaseReturn, Nanos, Timestamp};
 
 const LEASE: &str = "tidegate-lease";
 const WAITING: &str = "tidegate-waiting";
@@ -26,9 +29,15 @@ const HEADERS: &str = "tidegate-headers";
 /// The forms of headers that a client may write.
 const FORMS: [(&str, HeaderForm); 3] =
     [("ietf", HeaderForm::Ietf), ("draft03", HeaderForm::Draft03), ("off", HeaderForm::Off)];
+const DEBIT: &str = "tidegate-debit";
+const STREAMS: &str = "tidegate-streams";
+const AGE: &str = "tidegate-age";
 
 const NUMBERS: &str = "one number, or one for each descriptor";
 const IDS: &str = "16 hex digits for each descriptor";
+const PARTS: &str = "numbers above 0 that add up to the descriptors";
+
+const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// The metadata of a lease request.
 #[must_use]
@@ -107,6 +116,53 @@ pub fn returned_from<'a>(
     Ok(Some(LeaseReturn { call, leases }))
 }
 
+/// The metadata of a debit, which may request leases. Both have the same number.
+#[must_use]
+pub fn debit_metadata(
+    debit: &DebitRequest,
+    lease: Option<&LeaseRequest>,
+) -> Vec<(&'static str, String)> {
+    let mut metadata = match lease {
+        Some(lease) => lease_request_metadata(lease),
+        None => vec![(CALL, hex(&debit.call))],
+    };
+    metadata.push((DEBIT, hex(&debit.sequence)));
+    if debit.streams.iter().any(|descriptors| *descriptors != 1) {
+        metadata.push((STREAMS, list(&debit.streams, usize::to_string)));
+    }
+    if debit.ages.iter().any(|age| *age != Nanos::ZERO) {
+        // Rounded up: of older hits, less is refunded.
+        let millis = |age: &Nanos| age.as_nanos().div_ceil(NANOS_PER_MILLI).to_string();
+        metadata.push((AGE, list(&debit.ages, millis)));
+    }
+    metadata
+}
+
+/// Parses the debit of a call with this many descriptors. None if the call is not a debit.
+///
+/// # Errors
+/// When a value is malformed.
+pub fn debit_from<'a>(
+    descriptors: usize,
+    value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
+) -> Result<Option<DebitRequest>, WireError> {
+    let Some(sequence) = value_of(DEBIT) else {
+        return Ok(None);
+    };
+    let sequence = number(DEBIT, sequence)?;
+    let call = number(CALL, value_of(CALL).unwrap_or_default())?;
+    let streams = match value_of(STREAMS) {
+        Some(streams) => parts(streams, descriptors)?,
+        None => vec![1; descriptors],
+    };
+    let ages = match value_of(AGE) {
+        Some(ages) => numbers(AGE, ages, descriptors)?,
+        None => vec![0; descriptors],
+    };
+    let ages = ages.into_iter().map(|millis| Nanos::new(millis.saturating_mul(NANOS_PER_MILLI)));
+    Ok(Some(DebitRequest { call, sequence, streams, ages: ages.collect() }))
+}
+
 pub(crate) fn to_wire(lease: &Lease) -> rls::Quota {
     let nanos = lease.valid_until.as_nanos();
     // Below 2^35 seconds, and below 2^30 ns.
@@ -139,8 +195,8 @@ fn hex(number: &u64) -> String {
     format!("{number:016x}")
 }
 
-fn list(numbers: &[u64], text: impl Fn(&u64) -> String) -> String {
-    numbers.iter().map(text).collect::<Vec<_>>().join(",")
+fn list<T>(items: &[T], text: impl Fn(&T) -> String) -> String {
+    items.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
 fn numbers(name: &'static str, value: &[u8], descriptors: usize) -> Result<Vec<u64>, WireError> {
@@ -151,6 +207,16 @@ fn numbers(name: &'static str, value: &[u8], descriptors: usize) -> Result<Vec<u
             [number] => Some(vec![*number; descriptors]),
             _ => Some(numbers).filter(|numbers| numbers.len() == descriptors),
         }
+    })
+}
+
+/// Numbers above 0 with this sum.
+fn parts(value: &[u8], sum: usize) -> Result<Vec<usize>, WireError> {
+    parse(STREAMS, value, PARTS, |text| {
+        let numbers = text.split(',').map(|number| number.trim().parse::<usize>().ok());
+        let numbers = numbers.take(sum.saturating_add(1)).collect::<Option<Vec<usize>>>()?;
+        let total = numbers.iter().fold(0_usize, |total, number| total.saturating_add(*number));
+        (total == sum && !numbers.contains(&0)).then_some(numbers)
     })
 }
 

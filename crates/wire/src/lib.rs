@@ -19,7 +19,10 @@ mod writer;
 pub use additions::Additions;
 pub use envoy::{CLUSTER_NAME_BYTES_MAX, grpc_service_of_cluster};
 pub use error::{DESCRIPTORS_MAX, ENTRIES_MAX, WireError};
-pub use lease::{lease_request_from, lease_request_metadata, returned_from, returned_metadata};
+pub use lease::{
+    debit_from, debit_metadata, lease_request_from, lease_request_metadata, returned_from,
+    returned_metadata,
+};
 pub use mapping::{decode_answer, encode_request, request_from_wire, response_to_wire};
 pub use prost_types::{Struct, Value, value::Kind};
 pub use reader::{RequestReader, decode_request};

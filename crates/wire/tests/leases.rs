@@ -5,13 +5,13 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use prost::Message;
 use tidegate_core::{
-    Answer, HeaderForm, Lease, LeaseRequest, LeaseReturn, LimitView, Nanos, Status, Timestamp,
-    Unit, Verdict,
+    Answer, DebitRequest, HeaderForm, Lease, LeaseRequest, LeaseReturn, LimitView, Nanos, Status,
+    Timestamp, Unit, Verdict,
 };
 use tidegate_wire::rls::{Code, DescriptorStatus, Quota, RateLimitResponse};
 use tidegate_wire::{
-    WireError, decode_answer, lease_request_from, lease_request_metadata, response_to_wire,
-    returned_from, returned_metadata,
+    WireError, debit_from, debit_metadata, decode_answer, lease_request_from,
+    lease_request_metadata, response_to_wire, returned_from, returned_metadata,
 };
 
 type Metadata = Vec<(&'static str, Vec<u8>)>;
@@ -98,6 +98,85 @@ fn asks_and_returns_survive_the_wire() {
             Ok(())
         })
         .unwrap();
+}
+
+fn debit_of(descriptors: usize, metadata: &Metadata) -> Result<Option<DebitRequest>, WireError> {
+    debit_from(descriptors, |name| value_of(metadata, name))
+}
+
+#[test]
+fn a_debit_has_these_words_and_says_nothing_that_goes_without_saying() {
+    let debit = DebitRequest {
+        call: 0xc0,
+        sequence: 0x5e,
+        streams: vec![2, 1],
+        ages: vec![Nanos::ZERO, Nanos::new(1_000_001), Nanos::ZERO],
+    };
+    let expected = [
+        ("tidegate-call", "00000000000000c0"),
+        ("tidegate-debit", "000000000000005e"),
+        ("tidegate-streams", "2,1"),
+        ("tidegate-age", "0,2,0"),
+    ];
+    let owned = |(name, value): (&'static str, &str)| (name, value.to_owned());
+    assert_eq!(debit_metadata(&debit, None), expected.map(owned));
+    let plain = DebitRequest { streams: vec![1; 3], ages: vec![Nanos::ZERO; 3], ..debit };
+    assert_eq!(debit_metadata(&plain, None), [expected[0], expected[1]].map(owned));
+    assert_eq!(debit_of(3, &written(debit_metadata(&plain, None))), Ok(Some(plain.clone())));
+    // With a lease request, the number is there once.
+    let ask = LeaseRequest {
+        call: plain.call,
+        proxy: 1,
+        clock: Timestamp::from_nanos(1),
+        wanted: vec![5; 3],
+        waiting: vec![0; 3],
+    };
+    let both = written(debit_metadata(&plain, Some(&ask)));
+    assert_eq!(both.iter().filter(|(name, _)| *name == "tidegate-call").count(), 1);
+    assert_eq!(ask_from(3, &both), Ok(Some(ask)));
+    assert_eq!(debit_of(3, &both), Ok(Some(plain)));
+}
+
+#[test]
+fn a_debit_is_newer_than_those_before_it_also_where_numbers_wrap() {
+    let debit = |call| DebitRequest { call, sequence: 0, streams: Vec::new(), ages: Vec::new() };
+    for (call, last, is_newer) in [
+        (5, 4, true),
+        (5, 5, false),
+        (4, 5, false),
+        (0, u64::MAX, true),
+        (u64::MAX, 0, false),
+        (1 << 63, 0, false),
+        ((1 << 63) - 1, 0, true),
+    ] {
+        assert_eq!(debit(call).is_newer(last), is_newer, "{call} after {last}");
+    }
+}
+
+#[test]
+fn words_of_a_debit_that_make_no_sense_are_refused_by_name() {
+    let parts = "numbers above 0 that add up to the descriptors";
+    for (name, value, expected) in [
+        ("tidegate-debit", "1 2", "\"1 2\" is not 16 hex digits".to_owned()),
+        ("tidegate-call", "", "\"\" is not 16 hex digits".to_owned()),
+        ("tidegate-streams", "1,1", format!("\"1,1\" is not {parts}")),
+        ("tidegate-streams", "0,3", format!("\"0,3\" is not {parts}")),
+        ("tidegate-streams", "4", format!("\"4\" is not {parts}")),
+        ("tidegate-streams", "1,x", format!("\"1,x\" is not {parts}")),
+        (
+            "tidegate-streams",
+            "18446744073709551615,4",
+            format!("\"18446744073709551615,4\" is not {parts}"),
+        ),
+        ("tidegate-age", "1,2", "\"1,2\" is not one number, or one for each descriptor".to_owned()),
+    ] {
+        let mut metadata: Metadata =
+            vec![("tidegate-debit", b"5e".to_vec()), ("tidegate-call", b"c".to_vec())];
+        metadata.retain(|(known, _)| *known != name);
+        metadata.push((name, value.as_bytes().to_vec()));
+        let error = debit_of(3, &metadata).unwrap_err().to_string();
+        assert_eq!(error, format!("metadata {name}: {expected}"));
+    }
 }
 
 #[test]

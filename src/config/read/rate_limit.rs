@@ -1,27 +1,28 @@
-//! One entry of `rate_limits`: its actions, its cost, and its conditions.
+//! One entry of `rate_limits`: its actions and its conditions. `hits` has its cost.
 
 use super::action::action;
-use super::checks::{header_name, in_range, items_up_to};
+use super::checks::{in_range, items_up_to};
 use super::denied::{self, OF_A_RULE};
+use super::hits::{Hits, hits};
 use super::limit::limit;
 use super::matcher::{NameTest, name_test};
 use super::metadata::{ROUTE_ENTRY, metadata_key};
 #[cfg(feature = "cel")]
 use super::when::when;
-use super::{enforcement, format, variant};
-use crate::config::ConfigError;
+use super::{enforcement, variant};
 use crate::config::denied::ReplyContent;
-use crate::config::format::{Command, Moment, Show};
 use crate::config::interner::Interner;
 use crate::config::node::Node;
 use crate::config::rate_limit::{
-    Condition, EntryOptions, Fact, HITS_MAX, HitsAddend, RateLimit, Source, XRateLimitOption,
+    Condition, EntryOptions, Fact, HitsAddend, RateLimit, Source, XRateLimitOption,
 };
-use crate::config::unsupported::{OF_A_RATE_LIMIT, OF_HITS};
+use crate::config::unsupported::OF_A_RATE_LIMIT;
+use crate::config::{ConfigError, LateCharge};
 
-const FIELDS: [&str; if cfg!(feature = "cel") { 11 } else { 10 }] = [
+const FIELDS: [&str; if cfg!(feature = "cel") { 12 } else { 11 }] = [
     "actions",
     "hits_addend",
+    "apply_on_stream_done",
     "routes",
     "route_metadata",
     "shadow",
@@ -34,21 +35,22 @@ const FIELDS: [&str; if cfg!(feature = "cel") { 11 } else { 10 }] = [
     "when",
 ];
 
-/// `denials` is the content of denials by other rules.
+/// The entry, and its charge if that is late or a refund. `denials` is the content of denials by
+/// other rules.
 pub(super) fn rate_limit(
     node: &Node<'_>,
     denials: &ReplyContent,
     interner: &mut Interner,
-) -> Result<RateLimit, ConfigError> {
+) -> Result<(RateLimit, Option<LateCharge>), ConfigError> {
     node.object("an object with `actions`", &FIELDS, &OF_A_RATE_LIMIT)?;
     // Of Envoy's runtime, which a Wasm filter cannot read. Without a value there, it has no effect.
     if let Some(key) = node.field("disable_key") {
         key.text()?;
     }
     let conditions = conditions(node, interner)?;
-    let hits = match node.field("hits_addend") {
-        Some(hits) => hits_addend(&hits, interner)?,
-        None => HitsAddend::Number(1),
+    let (hits, charge) = match hits(node, interner)? {
+        Hits::OfRequest(hits) => (hits, None),
+        Hits::Late(charge) => (HitsAddend::Number(0), Some(charge)),
     };
     let mut actions = Vec::new();
     for item in &items_up_to(&node.required("actions")?, tidegate_wire::ENTRIES_MAX)? {
@@ -62,7 +64,7 @@ pub(super) fn rate_limit(
         None => None,
     };
     let options = EntryOptions { x_ratelimit_option: x_ratelimit_option(node)?, denied };
-    Ok(RateLimit {
+    let entry = RateLimit {
         enforcement: enforcement(node)?,
         conditions,
         #[cfg(feature = "cel")]
@@ -70,7 +72,8 @@ pub(super) fn rate_limit(
         hits,
         actions,
         options,
-    })
+    };
+    Ok((entry, charge))
 }
 
 fn x_ratelimit_option(node: &Node<'_>) -> Result<XRateLimitOption, ConfigError> {
@@ -132,26 +135,4 @@ fn add_test(
         NameTest::Matcher(matcher) => condition.matchers.push(matcher),
     }
     Ok(())
-}
-
-fn hits_addend(node: &Node<'_>, interner: &mut Interner) -> Result<HitsAddend, ConfigError> {
-    let fields = ["number", "format", "header"];
-    node.object("an object with `number`, `format` or `header`", &fields, &OF_HITS)?;
-    let name = match (node.field("number"), node.field("format"), node.field("header")) {
-        (Some(number), None, None) => {
-            return Ok(HitsAddend::Number(in_range(&number, 0, HITS_MAX)?.into()));
-        }
-        (None, Some(format), None) => {
-            let command = format::command(&format, Moment::Request, interner)?;
-            return Ok(match command {
-                Command { fact, or: None, show: Show::Bytes, length_max: None } => {
-                    HitsAddend::Header(fact)
-                }
-                command => HitsAddend::Command(Box::new(command)),
-            });
-        }
-        (None, None, Some(name)) => header_name(&name)?,
-        _ => return Err(node.error("expected exactly one of `number`, `format`, `header`")),
-    };
-    Ok(HitsAddend::Header(interner.header(&name)))
 }

@@ -11,27 +11,35 @@ use super::checks::{at_most, items_up_to, not_empty, some_items};
 use super::matcher::{NameTest, name_test};
 use super::rate_limit::rate_limit;
 use super::{enforcement, stage, variant};
-use crate::config::ConfigError;
 use crate::config::denied::ReplyContent;
 use crate::config::encoded::{Encoded, domain_mark};
 use crate::config::interner::Interner;
 use crate::config::node::Node;
-use crate::config::rate_limit::{Enforcement, RateLimit};
+use crate::config::rate_limit::{Enforcement, HitsAddend, RateLimit};
 use crate::config::unsupported::{OF_A_PER_ROUTE, OF_A_ROUTE, OF_A_VIRTUAL_HOST};
 use crate::config::virtual_hosts::{Applicable, ByName, VirtualHost, VirtualHosts};
+use crate::config::{ConfigError, LateCharge};
+use crate::request::descriptors::hits_of_late;
 use tidegate_wire::DESCRIPTORS_MAX;
 
 /// The most entries of all lists, and the most virtual hosts and routes: some 2 MB in each worker.
 const ENTRIES_MAX: usize = 1_024;
 const BLOCKS_MAX: usize = 1_024;
 
-/// The filter's own entries; none if there are virtual hosts, which have them then.
+/// All entries of a configuration.
+pub(super) struct Lists {
+    /// The filter's own; none if there are virtual hosts, which have them then.
+    pub(super) rate_limits: Vec<RateLimit>,
+    pub(super) virtual_hosts: Option<Box<VirtualHosts>>,
+    pub(super) late_charges: Vec<LateCharge>,
+}
+
 pub(super) fn limits(
     filter: &Node<'_>,
     denials: &ReplyContent,
     interner: &mut Interner,
     others: Interner,
-) -> Result<(Vec<RateLimit>, Option<Box<VirtualHosts>>), ConfigError> {
+) -> Result<Lists, ConfigError> {
     let stage = stage(filter)?;
     let mut reader = Reader {
         denials,
@@ -42,6 +50,7 @@ pub(super) fn limits(
         // The first one is the list of all that have none.
         lists: vec![Vec::new()],
         applicable: Vec::new(),
+        late_charges: Vec::new(),
         entries: 0,
         blocks: 0,
     };
@@ -50,7 +59,9 @@ pub(super) fn limits(
         items_up_to(&own, DESCRIPTORS_MAX)?;
         let own = reader.list(filter)?;
         return match reader.lists.pop() {
-            Some(entries) if own.index > 0 && !entries.is_empty() => Ok((entries, None)),
+            Some(rate_limits) if own.index > 0 && !rate_limits.is_empty() => {
+                Ok(Lists { rate_limits, virtual_hosts: None, late_charges: reader.late_charges })
+            }
             _ => Err(filter.at("rate_limits").error(&no_entry(stage))),
         };
     };
@@ -67,7 +78,7 @@ pub(super) fn limits(
     if reader.lists.iter().all(Vec::is_empty) {
         return Err(hosts.error(&no_entry(stage)));
     }
-    let (lists, applicable) = (reader.lists, reader.applicable);
+    let Reader { lists, applicable, late_charges, interner, .. } = reader;
     let blocks = VirtualHosts {
         host: interner.property(&["xds", "virtual_host_name"]),
         route: interner.property(&["xds", "route_name"]),
@@ -76,7 +87,7 @@ pub(super) fn limits(
         applicable,
         lists,
     };
-    Ok((Vec::new(), Some(Box::new(blocks))))
+    Ok(Lists { rate_limits: Vec::new(), virtual_hosts: Some(Box::new(blocks)), late_charges })
 }
 
 fn no_entry(stage: u32) -> String {
@@ -120,6 +131,7 @@ struct Reader<'i> {
     enforcement: Enforcement,
     lists: Vec<Vec<RateLimit>>,
     applicable: Vec<Applicable>,
+    late_charges: Vec<LateCharge>,
     entries: usize,
     blocks: usize,
 }
@@ -144,13 +156,18 @@ impl Reader<'_> {
         for item in &items {
             let is_own = stage(item)? == self.stage;
             let interner = if is_own { &mut *self.interner } else { &mut self.others };
-            let mut entry = rate_limit(item, self.denials, interner)?;
+            let (mut entry, charge) = rate_limit(item, self.denials, interner)?;
             if self.enforcement == Enforcement::Shadow {
                 entry.enforcement = Enforcement::Shadow;
             }
-            if is_own {
-                valid.push(entry);
+            if !is_own {
+                continue;
             }
+            if let Some(charge) = charge {
+                entry.hits = HitsAddend::Number(hits_of_late(self.late_charges.len()));
+                self.late_charges.push(charge);
+            }
+            valid.push(entry);
         }
         let index = self.lists.len();
         self.lists.push(valid);

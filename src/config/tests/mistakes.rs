@@ -184,9 +184,8 @@ fn of_an_entry() {
         ),
         (
             r#"{"actions": ["#,
-            r#"{"apply_on_stream_done": true, "actions": ["#,
-            "rate_limits[0].apply_on_stream_done: not supported: hits count when a request \
-             arrives, not when it ends",
+            r#"{"apply_on_stream_done": "yes", "actions": ["#,
+            "rate_limits[0].apply_on_stream_done: invalid type: string \"yes\", expected a boolean",
         ),
         (
             r#"{"actions": ["#,
@@ -216,11 +215,11 @@ fn of_an_entry() {
             r#"{"route": "x", "actions": ["#,
             if cfg!(feature = "cel") {
                 "rate_limits[0].route: unknown field `route` (did you mean `routes`?), expected one \
-                 of `actions`, `hits_addend`, `routes`, `route_metadata`, `shadow`, `stage`, \
+                 of `actions`, `hits_addend`, `apply_on_stream_done`, `routes`, `route_metadata`, `shadow`, `stage`, \
                  `disable_key`, `limit`, `x_ratelimit_option`, `denied`, `when`"
             } else {
                 "rate_limits[0].route: unknown field `route` (did you mean `routes`?), expected one \
-                 of `actions`, `hits_addend`, `routes`, `route_metadata`, `shadow`, `stage`, \
+                 of `actions`, `hits_addend`, `apply_on_stream_done`, `routes`, `route_metadata`, `shadow`, `stage`, \
                  `disable_key`, `limit`, `x_ratelimit_option`, `denied`"
             },
         ),
@@ -261,18 +260,14 @@ fn of_an_entry() {
         (
             r#"{"number": 3}"#,
             r#"{"number": 3, "header": "x"}"#,
-            "rate_limits[1].hits_addend: expected exactly one of `number`, `format`, `header`",
+            "rate_limits[1].hits_addend: expected exactly one of `number`, `format`, `header`, \
+             `response_header`",
         ),
         (
             r#"{"number": 3}"#,
             "{}",
-            "rate_limits[1].hits_addend: expected exactly one of `number`, `format`, `header`",
-        ),
-        (
-            r#"{"number": 3}"#,
-            r#"{"number": 3, "is_negative_hits": true}"#,
-            "rate_limits[1].hits_addend.is_negative_hits: not supported: a filter cannot refund; \
-             call the sidecar",
+            "rate_limits[1].hits_addend: expected exactly one of `number`, `format`, `header`, \
+             `response_header`",
         ),
         (
             r#"{"number": 3}"#,
@@ -307,6 +302,86 @@ fn of_an_entry() {
             "",
             "rate_limits[2].hits_addend.format: expected exactly one command, such as \
              \"%REQ(x-cost)%\"",
+        ),
+    ]);
+}
+
+#[test]
+fn of_a_cost_at_the_end() {
+    check(&[
+        (
+            r#"{"number": 3}"#,
+            r#"{"response_header": "x-cost"}"#,
+            "rate_limits[1].hits_addend.response_header: has no value when a request arrives; set \
+             `apply_on_stream_done`, or use it as `actual` beside an `estimate`",
+        ),
+        (
+            r#""hits_addend": {"number": 3}"#,
+            r#""apply_on_stream_done": true, "hits_addend": {"response_header": "x cost"}"#,
+            "rate_limits[1].hits_addend.response_header: \"x cost\" is not a header name",
+        ),
+        (
+            r#""hits_addend": {"number": 3}"#,
+            r#""apply_on_stream_done": true, "hits_addend": {"format": "%RESP(a)%", "number": 1}"#,
+            "rate_limits[1].hits_addend: expected exactly one of `number`, `format`, `header`, \
+             `response_header`",
+        ),
+        (
+            r#"{"number": 3}"#,
+            r#"{"is_negative_hits": 1}"#,
+            "rate_limits[1].hits_addend.is_negative_hits: invalid type: integer `1`, expected a \
+             boolean",
+        ),
+        (
+            r#"{"number": 3}"#,
+            r#"{"is_negative_hits": true, "format": "%RESP(x)%"}"#,
+            "rate_limits[1].hits_addend.format: `%RESP%` has no value when a request arrives; only \
+             a cost with `apply_on_stream_done` may use it",
+        ),
+        (
+            r#"{"number": 3}"#,
+            r#"{"estimate": 0, "actual": {"response_header": "x"}}"#,
+            "rate_limits[1].hits_addend.estimate: 0 is out of range (1 to 1000000000)",
+        ),
+        (
+            r#"{"number": 3}"#,
+            r#"{"estimate": 5}"#,
+            "rate_limits[1].hits_addend: missing field `actual`",
+        ),
+        (
+            r#"{"number": 3}"#,
+            r#"{"actual": {"response_header": "x"}}"#,
+            "rate_limits[1].hits_addend.actual: needs `estimate` beside it",
+        ),
+        (
+            r#"{"number": 3}"#,
+            r#"{"estimate": 5, "actual": {}}"#,
+            "rate_limits[1].hits_addend.actual: expected exactly one of `number`, `format`, \
+             `header`, `response_header`",
+        ),
+        (
+            r#"{"number": 3}"#,
+            r#"{"estimate": 5, "actual": {"estimate": 5}}"#,
+            "rate_limits[1].hits_addend.actual.estimate: unknown field `estimate`, expected one of \
+             `number`, `format`, `header`, `response_header`",
+        ),
+        (
+            r#"{"number": 3}"#,
+            r#"{"estimate": 5, "header": "x-cost", "actual": {"response_header": "x"}}"#,
+            "rate_limits[1].hits_addend.header: belongs into `actual`, since there is an `estimate`",
+        ),
+        (
+            r#""hits_addend": {"number": 3}"#,
+            r#""apply_on_stream_done": true,
+               "hits_addend": {"estimate": 5, "actual": {"response_header": "x"}}"#,
+            "rate_limits[1].hits_addend.estimate: takes hits when the request arrives, which \
+             `apply_on_stream_done` forbids; leave out one of them",
+        ),
+        (
+            r#"{"number": 3}"#,
+            r#"{"is_negative_hits": true, "estimate": 5, "actual": {"response_header": "x"}}"#,
+            "rate_limits[1].hits_addend.estimate: is taken and cannot be refunded; leave out \
+             `is_negative_hits`",
         ),
     ]);
 }

@@ -8,9 +8,12 @@ use super::world::{MILLI, Sent};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::{
-    Answer, Charge, Lease, LeaseRequest, LeaseReturn, LimitView, Nanos, Status, Timestamp, Verdict,
+    Answer, Charge, DebitRequest, Descriptor, Direction, Lease, LeaseRequest, LeaseReturn,
+    LimitView, Nanos, Status, Timestamp, Verdict,
 };
-use tidegate_wire::{lease_request_from, request_from_wire, response_to_wire, returned_from, rls};
+use tidegate_wire::{
+    debit_from, lease_request_from, request_from_wire, response_to_wire, returned_from, rls,
+};
 
 const WINDOW: u64 = 1_000 * MILLI;
 const TTL: u64 = 2_000 * MILLI;
@@ -28,6 +31,8 @@ pub(super) struct Authority {
     leases: BTreeMap<u64, (Count, u64, u64)>,
     /// Accepted returns.
     seen: BTreeSet<u64>,
+    /// The last debit of each sequence.
+    debits: BTreeMap<u64, u64>,
 }
 
 /// The window at a time.
@@ -44,6 +49,7 @@ impl Authority {
         let count = request.descriptors.len();
         let returned = returned_from(count, value_of).unwrap();
         let pending = lease_request_from(count, value_of).unwrap();
+        let debit = debit_from(count, value_of).unwrap();
         let needs: Vec<(String, u64)> = request
             .descriptors
             .iter()
@@ -54,6 +60,12 @@ impl Authority {
                 (descriptor.entries[0].value.clone(), hits)
             })
             .collect();
+        if let Some(debit) = debit {
+            let refunds = |descriptor: &Descriptor| descriptor.direction == Direction::Refund;
+            let refunds = request.descriptors.iter().map(refunds).collect::<Vec<_>>();
+            let answer = self.debit(&needs, &refunds, &debit, pending.as_ref(), now);
+            return response_to_wire(&answer).encode_to_vec();
+        }
         let answer = match returned {
             Some(back) => self.take_back(&needs, &back, now),
             None => self.take(&needs, pending.as_ref(), now),
@@ -81,6 +93,57 @@ impl Authority {
         }
     }
 
+    /// Counts each descriptor by itself.
+    fn debit(
+        &mut self,
+        needs: &[(String, u64)],
+        refunds: &[bool],
+        debit: &DebitRequest,
+        pending: Option<&LeaseRequest>,
+        now: u64,
+    ) -> Answer {
+        let last = self.debits.insert(debit.sequence, debit.call);
+        let is_new = last.is_none_or(|last| debit.is_newer(last));
+        let window = window_of(now);
+        let mut statuses = Vec::new();
+        for (index, (key, hits)) in needs.iter().enumerate() {
+            let charged = self.charged.entry((key.clone(), window)).or_default();
+            let taken_in = window_of(now - debit.ages[index].as_nanos());
+            match (is_new, refunds[index]) {
+                (false, _) => {}
+                (true, true) if taken_in == window => *charged = charged.saturating_sub(*hits),
+                (true, true) => {}
+                (true, false) => *charged += hits,
+            }
+            let fit = limit_of(key).is_none_or(|limit| *charged <= limit);
+            let lease = pending
+                .filter(|_| is_new)
+                .and_then(|pending| self.lease(key, pending, index, (fit, true), now));
+            statuses.push(self.status(key, fit, lease, now));
+        }
+        let over = statuses.iter().any(|status| status.verdict == Verdict::Deny);
+        let verdict = if over { Verdict::Deny } else { Verdict::Allow };
+        Answer { verdict, statuses, metadata: None }
+    }
+
+    fn status(&self, key: &str, fit: bool, lease: Option<Lease>, now: u64) -> Status {
+        let charged = self.charged.get(&(key.to_owned(), window_of(now))).copied().unwrap_or(0);
+        let limit = limit_of(key).map(|limit| LimitView {
+            requests: u32::try_from(limit).unwrap(),
+            unit: None,
+            name: String::new(),
+        });
+        let left = limit_of(key).unwrap_or(0).saturating_sub(charged);
+        Status {
+            verdict: if fit { Verdict::Allow } else { Verdict::Deny },
+            remaining: if fit { u32::try_from(left).unwrap() } else { 0 },
+            reset: Nanos::new(WINDOW - now % WINDOW),
+            limit,
+            lease,
+            details: None,
+        }
+    }
+
     fn take(
         &mut self,
         needs: &[(String, u64)],
@@ -105,21 +168,7 @@ impl Authority {
         let statuses = needs.iter().zip(fits).enumerate().map(|(index, ((key, _), fit))| {
             let lease =
                 pending.and_then(|pending| self.lease(key, pending, index, (fit, allowed), now));
-            let charged = self.charged.get(&(key.clone(), window)).copied().unwrap_or(0);
-            let limit = limit_of(key).map(|limit| LimitView {
-                requests: u32::try_from(limit).unwrap(),
-                unit: None,
-                name: String::new(),
-            });
-            let left = limit_of(key).unwrap_or(0).saturating_sub(charged);
-            Status {
-                verdict: if fit { Verdict::Allow } else { Verdict::Deny },
-                remaining: if fit { u32::try_from(left).unwrap() } else { 0 },
-                reset: Nanos::new(WINDOW - now % WINDOW),
-                limit,
-                lease,
-                details: None,
-            }
+            self.status(key, fit, lease, now)
         });
         let statuses = statuses.collect();
         let verdict = if allowed { Verdict::Allow } else { Verdict::Deny };
@@ -149,7 +198,7 @@ impl Authority {
             return Some(Lease { id, tokens: 0, valid_until: until(lasts) });
         }
         let charged = self.charged.entry(count.clone()).or_default();
-        let left = limit - *charged;
+        let left = limit.saturating_sub(*charged);
         let waiting = pending.waiting[index].min(left);
         let tokens = waiting + pending.wanted[index].min((left - waiting) / 4);
         if tokens == 0 || !allowed || self.leases.contains_key(&id) {

@@ -2,7 +2,7 @@
 
 use super::authority::{made_up, status};
 use super::states::after_ms;
-use super::world::Envoy;
+use super::world::{Envoy, NoFacts};
 use super::{fail_all, only_call, replied, resumed};
 use crate::config::{Fraction, RequestType, Selection};
 use crate::host::{RequestFacts, StreamId};
@@ -26,14 +26,17 @@ impl RequestFacts for Marked {
 /// Whether a call is made about a request with this header.
 fn is_looked_at(envoy: &mut Envoy, marked: Option<&'static str>) -> bool {
     let status = envoy.workers[0].on_request(StreamId(9), &Marked(marked));
-    envoy.workers[0].on_gone(StreamId(9));
+    envoy.workers[0].on_gone(StreamId(9), &NoFacts);
     let calls = fail_all(envoy, CallError::Late);
     assert_eq!(status == HeadersStatus::Pause, calls == 1);
     calls == 1
 }
 
 fn selecting(request_type: RequestType, enabled: Fraction) -> Envoy {
-    Envoy::with(1, |config| config.selection = Some(Selection { request_type, enabled }))
+    Envoy::with(1, |config| {
+        config.selection = Some(Selection { request_type, enabled });
+        config.is_special = true;
+    })
 }
 
 fn half() -> Fraction {

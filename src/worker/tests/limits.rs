@@ -1,6 +1,7 @@
 //! A descriptor that meets several limits: each is shown, with the tokens at hand, wherever the
 //! decision was made.
 
+use super::NoFacts;
 use super::authority::made_up;
 use super::states::after_ms;
 use super::world::Envoy;
@@ -56,7 +57,7 @@ fn answer(envoy: &mut Envoy, verdict: Verdict, statuses: Vec<Status>) {
 /// The header `ratelimit` of a response.
 fn shown(envoy: &mut Envoy, worker: usize, stream: StreamId) -> String {
     envoy.world_mut().headers.clear();
-    envoy.workers[worker].on_response(stream);
+    envoy.workers[worker].on_response(stream, &NoFacts);
     let world = envoy.world();
     let header = world.headers.iter().find(|(name, _)| *name == "ratelimit");
     header.map_or(String::new(), |(_, value)| value.clone())

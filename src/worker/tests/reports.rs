@@ -1,6 +1,7 @@
 //! What a request gets besides its decision: reports of denials and of those that a shadow mode
 //! prevented, headers, body and metadata of the service.
 
+use super::NoFacts;
 use super::authority::{made_up, status};
 use super::states::after_ms;
 use super::world::Envoy;
@@ -63,7 +64,7 @@ fn state(stream: u32, name: &str, value: &str) -> (u32, String, String) {
 
 /// The headers of the response that are not about limits.
 fn response(envoy: &mut Envoy, stream: u32) -> Vec<NamedHeader> {
-    envoy.workers[0].on_response(StreamId(stream));
+    envoy.workers[0].on_response(StreamId(stream), &NoFacts);
     std::mem::take(&mut envoy.world_mut().appended)
 }
 
@@ -268,7 +269,7 @@ fn answers_to_others_than_a_waiting_request_change_nothing() {
     envoy.request_with_shadow(0, &[], &[("a", 1)]);
     answer(&mut envoy, &additions);
     envoy.request(0, &[("b", 1)]);
-    envoy.workers[0].on_gone(StreamId(2));
+    envoy.workers[0].on_gone(StreamId(2), &NoFacts);
     let call = only_call(&envoy);
     envoy.workers[0].on_answer(call.id, Ok(&additions));
     let world = envoy.world();

@@ -6,7 +6,7 @@
 //! all state is bounded.
 
 use super::authority::{Authority, window_of};
-use super::world::{Envoy, MILLI, WAIT_MS_MAX};
+use super::world::{Envoy, MILLI, NoFacts, WAIT_MS_MAX};
 use crate::host::StreamId;
 use crate::leases::slot::Slot;
 use crate::worker::HeadersStatus;
@@ -142,7 +142,7 @@ impl Run {
                 if !self.paused.is_empty() {
                     let stream = *self.paused.keys().nth(index.index(self.paused.len())).unwrap();
                     let (worker, ..) = self.paused.remove(&stream).unwrap();
-                    self.envoy.workers[worker].on_gone(stream);
+                    self.envoy.workers[worker].on_gone(stream, &NoFacts);
                 }
             }
             Event::Tick(worker) => {

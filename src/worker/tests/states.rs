@@ -2,7 +2,7 @@
 //! stores, moves and requests.
 
 use super::authority::{made_up, status};
-use super::world::{Envoy, MILLI};
+use super::world::{Envoy, MILLI, NoFacts};
 use super::{fail_all, names_of_one_set, only_call, replied, resumed};
 use crate::config::HeaderStyle;
 use crate::host::StreamId;
@@ -65,7 +65,7 @@ fn waiting_requests_get_their_tokens_and_the_slot_the_rest() {
     }
     // Three requests wait for six tokens. They are gone, so none spends them.
     let status = leased(&envoy, Verdict::Allow, 50, 100);
-    (2..=4).for_each(|stream| envoy.workers[0].on_gone(StreamId(stream)));
+    (2..=4).for_each(|stream| envoy.workers[0].on_gone(StreamId(stream), &NoFacts));
     answer(&mut envoy, vec![status]);
     assert_eq!(left(&mut envoy, "a"), (6, 44));
     assert_eq!(envoy.slot("a").demand.last, envoy.now());
@@ -83,7 +83,7 @@ fn a_lease_without_a_place_in_the_worker_goes_to_the_slot_and_one_without_any_go
             envoy.change_slot("a", |slot| slot.pool.leases = [one, two]);
         }
         // The waiter is gone by then, but the call keeps three tokens for it.
-        envoy.workers[0].on_gone(StreamId(2));
+        envoy.workers[0].on_gone(StreamId(2), &NoFacts);
         let status = leased(&envoy, Verdict::Allow, 9, 500);
         answer(&mut envoy, vec![status]);
         assert_eq!(left(&mut envoy, "a"), expected);
@@ -468,7 +468,7 @@ fn headers_count_the_tokens_of_worker_and_slot() {
     let (waiter, _) = envoy.request(0, &[("a", 1)]);
     let status = leased(&envoy, Verdict::Allow, 50, 500);
     answer(&mut envoy, vec![status]);
-    envoy.workers[0].on_response(waiter);
+    envoy.workers[0].on_response(waiter, &NoFacts);
     let headers = std::mem::take(&mut envoy.world_mut().headers);
     // 40 at the sidecar, and 50 leased: the waiter spent one of them.
     assert_eq!(headers[1].1, "\"n\";r=89;t=5");

@@ -1,7 +1,7 @@
 //! Turns of Envoy's event loop: which requests call, wait, queue and end, and when.
 
 use super::authority::{Authority, made_up, status};
-use super::world::{Envoy, MILLI};
+use super::world::{Envoy, MILLI, NoFacts};
 use super::{answer_all, fail_all, only_call, replied, resumed};
 use crate::host::{RequestFacts, StreamId};
 use crate::worker::call_error::{CallError, Undecided};
@@ -97,8 +97,8 @@ fn requests_that_are_gone_neither_call_nor_spend_tokens() {
     let (gone, _) = envoy.request(0, &[("a", 1)]);
     let call = only_call(&envoy);
     envoy.world_mut().sent.clear();
-    envoy.workers[0].on_gone(requester);
-    envoy.workers[0].on_gone(gone);
+    envoy.workers[0].on_gone(requester, &NoFacts);
+    envoy.workers[0].on_gone(gone, &NoFacts);
     let ends = envoy.world().now + 100 * MILLI;
     let granted = status(Verdict::Allow, 9, ends);
     envoy.workers[0].on_answer(call.id, Ok(&made_up(Verdict::Allow, vec![granted])));
@@ -111,10 +111,10 @@ fn requests_that_are_gone_neither_call_nor_spend_tokens() {
 fn a_request_answered_by_another_filter_counts_as_paused_until_it_is_gone() {
     let mut envoy = Envoy::new(1, 64);
     let (stream, _) = envoy.request(0, &[("a", 1)]);
-    envoy.workers[0].on_response(stream);
+    envoy.workers[0].on_response(stream, &NoFacts);
     assert_eq!(envoy.workers[0].paused(), 1);
     assert_eq!(envoy.world().headers, []);
-    envoy.workers[0].on_gone(stream);
+    envoy.workers[0].on_gone(stream, &NoFacts);
     assert_eq!(envoy.workers[0].paused(), 0);
 }
 
@@ -259,7 +259,7 @@ fn adopted_requests_are_finished_unless_they_are_gone() {
     adopting.adopt(decided);
     let finished = replied(&envoy).len();
     assert_eq!(envoy.workers[1].paused(), 40 - finished);
-    envoy.workers[1].on_gone(StreamId(40));
+    envoy.workers[1].on_gone(StreamId(40), &NoFacts);
     envoy.wake_all();
     let rest = replied(&envoy);
     assert_eq!(rest.len(), 40 - finished - 1);

@@ -3,6 +3,7 @@
 
 use crate::config::encoded::encoded;
 use crate::config::{Config, HeaderStyle, UndecidedMode};
+pub(super) use crate::host::NoFacts;
 use crate::host::stats::MetricKind;
 use crate::host::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
 use crate::host::{Header, NamedHeader, Reply};

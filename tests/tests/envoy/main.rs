@@ -1,6 +1,7 @@
 //! The built filter, and Envoy's own, in a real Envoy with a real sidecar behind it.
 
 mod cel;
+mod debits;
 mod fields;
 mod filter;
 mod filter_options;

@@ -646,7 +646,7 @@ fn a_worker_that_is_configured_ticks_and_defines_its_stats_once() {
     assert_eq!(host.metric("tidegate.allowed_local"), Some(0));
     assert_eq!(host.metric("tidegate.breakers_open"), Some(0));
     let defined = host.calls()["proxy_define_metric"];
-    assert_eq!(defined, 28);
+    assert_eq!(defined, 30);
     assert!(host.start_another(plugin().to_string().as_bytes()).is_some());
     assert_eq!(host.calls()["proxy_define_metric"], defined, "Envoy keeps all that it defines");
     allow(&mut host, ON_TICK);

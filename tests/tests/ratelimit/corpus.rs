@@ -94,7 +94,7 @@ async fn holds(rls: &Rls, case: &Case) -> Result<(), Failure> {
         let mut request = ask.request.clone();
         request.domain.push_str(&suffix);
         let asked = SystemTime::now();
-        let answer = rls.call(request).await;
+        let answer = rls.call_with(request, &ask.metadata_of_call).await;
         let answered = SystemTime::now();
         let answer = answer.map_err(|status| Failure::Other(ask.failed(&status.to_string())))?;
         check(ask, answer, &suffix, [begun, asked, answered])?;

@@ -32,7 +32,7 @@ const DENIAL_MAX: Nanos = Nanos::from_secs(5);
 const DENIAL_MAX_WHILE_HELD: Nanos = Nanos::new(200_000_000);
 
 /// The leases of one request that its update may grant.
-struct Leasing<'a> {
+pub(super) struct Leasing<'a> {
     ask: &'a LeaseRequest,
     proxy: Proxy,
     ttl: Nanos,
@@ -43,10 +43,19 @@ struct Leasing<'a> {
 }
 
 /// What the last run of the update granted.
-struct Granted {
+pub(super) struct Granted {
     /// One for each descriptor.
     leases: SmallVec<[Option<Lease>; 4]>,
-    room_changes: SmallVec<[RoomChange; 4]>,
+    pub(super) room_changes: SmallVec<[RoomChange; 4]>,
+}
+
+/// Whether the descriptors of a call pass together or each by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdicts {
+    /// All have this verdict.
+    Joint(Verdict),
+    /// Each passes if its limits have room.
+    Single,
 }
 
 /// A descriptor that may get tokens or a denial to cache.
@@ -62,12 +71,12 @@ struct Offer {
 }
 
 /// The states of one update.
-struct Update<'w, 'e> {
-    words: &'w mut Words,
-    keep_until: &'w mut Ends,
-    entries: &'w mut Entries<'e>,
-    granted: &'w mut Granted,
-    now: Timestamp,
+pub(super) struct Update<'w, 'e> {
+    pub(super) words: &'w mut Words,
+    pub(super) keep_until: &'w mut Ends,
+    pub(super) entries: &'w mut Entries<'e>,
+    pub(super) granted: &'w mut Granted,
+    pub(super) now: Timestamp,
 }
 
 impl Authority {
@@ -83,16 +92,8 @@ impl Authority {
         let matched = self.matched(&limits, request);
         let mut plan = Plan::of(&matched.each, request, self.modes, seed, now);
         let counter_keys = plan.keys.len();
-        let mut leasing = Leasing {
-            ask,
-            proxy: Proxy::new(ask.proxy),
-            ttl: ttl.unwrap_or(Nanos::ZERO),
-            seed,
-            offers: SmallVec::new(),
-            users: SmallVec::from_elem(None, plan.counters.len()),
-        };
-        let leases = SmallVec::from_elem(None, request.descriptors.len());
-        let mut granted = Granted { leases, room_changes: SmallVec::new() };
+        let mut leasing = Leasing::new(ask, ttl.unwrap_or(Nanos::ZERO), seed, &plan);
+        let mut granted = Granted::nothing(request);
         let may_lease = ttl.is_some() && matched.replaced == Replaced::Nothing;
         if may_lease {
             let (room, denials) = (self.lease_room.left(now), &limits.denials);
@@ -113,7 +114,7 @@ impl Authority {
                         granted: &mut granted,
                         now,
                     },
-                    verdict,
+                    Verdicts::Joint(verdict),
                     decisions.all(),
                 );
                 plan.write(entries, &mut words, &keep_until);
@@ -121,30 +122,19 @@ impl Authority {
             match self.counters.update(&plan.keys, now, &mut update).await {
                 // The records of leases are dropped before the request is.
                 Err(error) if error.is_too_large() && plan.keys.len() > counter_keys => {
-                    plan.keys.truncate(counter_keys);
-                    leasing.offers.clear();
-                    leasing.users.fill(None);
+                    leasing.withdraw(&mut plan, counter_keys);
                 }
                 updated => break updated?,
             }
         }
         self.lease_room.apply(&granted.room_changes);
         if verdict == Verdict::Allow && may_lease {
-            leasing.lease_unlimited(request, &matched, now, &mut granted.leases);
+            leasing.lease_unlimited(request, &matched, now, &mut granted);
         }
         let decided = Decided::new(&limits, request, &matched, decisions.all(), now);
         let mut answer = self.answer(&decided, &mut plan, verdict);
         decided.add_details(&mut answer.statuses, self.modes);
-        for (index, &lease) in granted.leases.iter().enumerate() {
-            answer.statuses[index].lease = lease;
-            let tokens = lease.map_or(0, |lease| lease.tokens);
-            if tokens > 0 && tokens < Lease::UNLIMITED {
-                plan.subtract_leased(&mut answer.statuses, index, tokens);
-                decided.each_limit(index, |of, entries| {
-                    limits.observer.leased(of, entries, tokens);
-                });
-            }
-        }
+        granted.add_to(&mut answer, &plan, &decided);
         DECISIONS.set(decisions);
         Ok(answer)
     }
@@ -170,10 +160,49 @@ impl Plan<'_> {
     }
 }
 
-impl Leasing<'_> {
+impl Granted {
+    pub(super) fn nothing(request: &Request) -> Granted {
+        let leases = SmallVec::from_elem(None, request.descriptors.len());
+        Granted { leases, room_changes: SmallVec::new() }
+    }
+
+    /// Adds the leases to an answer, and reports them.
+    pub(super) fn add_to(&self, answer: &mut Answer, plan: &Plan<'_>, decided: &Decided<'_, '_>) {
+        for (index, &lease) in self.leases.iter().enumerate() {
+            answer.statuses[index].lease = lease;
+            let tokens = lease.map_or(0, |lease| lease.tokens);
+            if tokens > 0 && tokens < Lease::UNLIMITED {
+                plan.subtract_leased(&mut answer.statuses, index, tokens);
+                decided.each_limit(index, |of, entries| {
+                    decided.limits.observer.leased(of, entries, tokens);
+                });
+            }
+        }
+    }
+}
+
+impl<'a> Leasing<'a> {
+    pub(super) fn new(ask: &'a LeaseRequest, ttl: Nanos, seed: u64, plan: &Plan<'_>) -> Self {
+        Leasing {
+            ask,
+            proxy: Proxy::new(ask.proxy),
+            ttl,
+            seed,
+            offers: SmallVec::new(),
+            users: SmallVec::from_elem(None, plan.counters.len()),
+        }
+    }
+
+    /// Offers nothing, so that the plan has no more than its first `keys`.
+    pub(super) fn withdraw(&mut self, plan: &mut Plan<'_>, keys: usize) {
+        plan.keys.truncate(keys);
+        self.offers.clear();
+        self.users.fill(None);
+    }
+
     /// Makes an offer for each descriptor that may get a lease, and adds its keys to the plan. Records may take
     /// `room` nodes.
-    fn offer(
+    pub(super) fn offer(
         &mut self,
         plan: &mut Plan<'_>,
         request: &Request,
@@ -218,11 +247,11 @@ impl Leasing<'_> {
     }
 
     /// Turns offers into leases, once the request is decided.
-    fn grant_offers(
+    pub(super) fn grant_offers(
         &self,
         plan: &Plan<'_>,
         update: &mut Update<'_, '_>,
-        verdict: Verdict,
+        verdicts: Verdicts,
         decisions: &[Decision],
     ) {
         let now = update.now;
@@ -235,9 +264,13 @@ impl Leasing<'_> {
         }
         for offer in &self.offers {
             let is_over = !decisions[offer.asks.clone()].iter().all(Decision::is_allow);
-            let lease = match (verdict, is_over) {
-                (Verdict::Allow, false) => self.grant(plan, update, &mut users, offer),
-                (Verdict::Deny, true) if offer.caches_denial => {
+            let lease = match (verdicts, is_over) {
+                (Verdicts::Joint(Verdict::Allow) | Verdicts::Single, false) => {
+                    self.grant(plan, update, &mut users, offer)
+                }
+                (Verdicts::Joint(Verdict::Deny) | Verdicts::Single, true)
+                    if offer.caches_denial =>
+                {
                     self.denial(plan, update, &users, offer)
                 }
                 _ => None,
@@ -346,12 +379,12 @@ impl Leasing<'_> {
     }
 
     /// Grants any number of hits where no limit applies.
-    fn lease_unlimited(
+    pub(super) fn lease_unlimited(
         &self,
         request: &Request,
         matched: &MatchedLimits<'_>,
         now: Timestamp,
-        leases: &mut [Option<Lease>],
+        granted: &mut Granted,
     ) {
         let time_left = now.saturating_add(self.ttl).saturating_since(now);
         let Some(valid_until) = Lease::deadline(time_left, self.ask.clock) else { return };
@@ -365,7 +398,7 @@ impl Leasing<'_> {
             };
             if is_free && is_plain(descriptor) {
                 let (id, tokens) = (Lease::NO_ID, Lease::UNLIMITED);
-                leases[index] = Some(Lease { id, tokens, valid_until });
+                granted.leases[index] = Some(Lease { id, tokens, valid_until });
             }
         }
     }

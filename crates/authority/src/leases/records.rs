@@ -1,14 +1,14 @@
-//! Leases in the store: a record of each lease, and the users of each counter.
+//! Leases in the store: a record of each lease, the users of each counter, and the last debit of each sequence.
 //!
-//! Both are narrow nodes of four words, which expire like counters. No rule leads to their keys: the key of a
-//! record is the hash of the lease's id, and the users of a counter are a further part of it.
+//! All are narrow nodes of four words, which expire like counters. No rule leads to their keys: the key of a
+//! record is the hash of the lease's id or of the sequence, and the users of a counter are a further part of it.
 //!
-//! | words of a record | words of a counter's users |
-//! | --- | --- |
-//! | tokens still held, and a bit for each return | the number of the period, plus 1 |
-//! | its end, in ns since the Unix epoch | the proxies of this period, a bit each |
-//! | the digest of its counters and windows | the proxies of the period before |
-//! | the time of the charge as the counters see it, in ns | the end of their last lease, in ns |
+//! | words of a lease | words of a counter's users | words of a sequence |
+//! | --- | --- | --- |
+//! | tokens still held, and a bit for each return | the number of the period, plus 1 | the number of its last call |
+//! | its end, in ns since the Unix epoch | the proxies of this period, a bit each | 1 |
+//! | the digest of its counters and windows | the proxies of the period before | 0 |
+//! | the time of the charge as the counters see it, in ns | the end of their last lease, in ns | 0 |
 //!
 //! Invariant: tokens held by a record were charged to the counters of its digest and not returned. The users of a
 //! counter change the size of leases and the length of denials only; they may be lost.
@@ -20,6 +20,7 @@ use tidegate_wire::DESCRIPTORS_MAX;
 /// Labels that no part of a counter has: the labels of the exact sliding window have other top bits.
 const USERS: u64 = 3 << 62;
 const RECORD: u64 = USERS | 1;
+const DEBITS: u64 = USERS | 2;
 
 /// The key of the record of lease `id`.
 pub(crate) fn record_key(seed: u64, id: u64) -> Hashed {
@@ -29,6 +30,11 @@ pub(crate) fn record_key(seed: u64, id: u64) -> Hashed {
 /// The key of the users of a counter.
 pub(crate) fn users_key(seed: u64, counter: KeyHash) -> Hashed {
     Hashed::narrow(counter.part(seed, USERS).0)
+}
+
+/// The key of the record of a sequence of debits.
+pub(crate) fn debits_key(seed: u64, sequence: u64) -> Hashed {
+    Hashed::narrow(KeyHash(sequence.into()).part(seed, DEBITS).0)
 }
 
 /// A permutation of all numbers without visible order (the finalizer of splitmix64).
@@ -121,6 +127,30 @@ impl Record {
 
     pub(crate) fn is_of(&self, digest: Digest) -> bool {
         self.digest == digest.word()
+    }
+}
+
+/// The last debit of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LastDebit {
+    pub(crate) call: u64,
+}
+
+impl LastDebit {
+    /// The last debit in an entry, if there is one.
+    pub(crate) fn read(entry: &EntryMut<'_>) -> Option<LastDebit> {
+        let [call, is_one, ..] = *entry.state.first_chunk::<4>()?;
+        (is_one == 1).then_some(LastDebit { call })
+    }
+
+    /// Writes it if there is room, and says whether it did.
+    pub(crate) fn write(&self, entry: &mut EntryMut<'_>, expires_at: Timestamp) -> bool {
+        let has_room = entry.room() == Room::Available;
+        if has_room {
+            entry.state[..4].copy_from_slice(&[self.call, 1, 0, 0]);
+            *entry.expires_at = expires_at.as_nanos();
+        }
+        has_room
     }
 }
 

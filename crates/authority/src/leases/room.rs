@@ -14,6 +14,10 @@ use tidegate_core::{Nanos, Timestamp};
 
 /// One of this many narrow nodes.
 const SHARE: u64 = 16;
+/// One of this many nodes of leases, beside them: a worker of a proxy has one sequence of debits. But at least
+/// these few.
+const DEBITS_SHARE: u64 = 8;
+const DEBITS_MIN: u64 = 4;
 const BUCKETS: usize = 16;
 const SECOND: u64 = 1_000_000_000;
 /// The bits of a bucket that count nodes; the bits above are the number of its period.
@@ -43,6 +47,12 @@ impl LeaseRoom {
     /// too high and the other too low, and their sum is right.
     pub(crate) fn new(nodes: u64, ttl: Nanos, lessors: NonZeroU32) -> LeaseRoom {
         LeaseRoom::of(share(nodes, lessors), ttl)
+    }
+
+    /// The room for the last debits of sequences, which are kept for `time`.
+    pub(crate) fn of_debits(nodes: u64, time: Nanos, lessors: NonZeroU32) -> LeaseRoom {
+        let most = share(nodes, lessors) / DEBITS_SHARE;
+        LeaseRoom::of(most.max(DEBITS_MIN), Nanos::new(time.as_nanos().div_ceil(2)))
     }
 
     fn of(most: u64, ttl: Nanos) -> LeaseRoom {

@@ -46,7 +46,12 @@ fn holds(case: &Case) -> Result<(), String> {
             }
             Step::Ask(ask) => {
                 let message = ask.request.encode_to_vec();
-                let answered = authority.answer_call(&mut reader, &message, |_| None, || now);
+                let metadata = &ask.metadata_of_call;
+                let value_of = |name: &'static str| {
+                    let found = metadata.iter().find(|(known, _)| *known == name);
+                    found.map(|(_, value)| value.as_bytes())
+                };
+                let answered = authority.answer_call(&mut reader, &message, value_of, || now);
                 let (_, answer) = answered.map_err(|error| ask.failed(&error.to_string()))?;
                 ask.check(&response_to_wire(&answer), Times::Compared)?;
             }

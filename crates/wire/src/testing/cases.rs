@@ -19,16 +19,19 @@
 //! `\t` and `\0` in an ask stand for these characters. If an answer is written with times, all of its times are. The
 //! metadata of an answer are JSON on one or more lines below `metadata`; an answer without that line has none.
 //!
+//! An ask that begins with `debit` is of hits that have happened, each descriptor of a stream of its own.
+//!
 //! `after` moves the clock of the test, and `limits` after an ask replace those in force. Asks below a line
 //! `each NAME: a b` are repeated for every word, which replaces the name in the asks.
 
 use super::json::json;
 use super::notation::{parse, span, summary, summary_with_times, without_times};
+use crate::debit_metadata;
 use crate::rls::{RateLimitRequest, RateLimitResponse};
 use prost_types::Duration;
 use std::fmt::Write;
 use std::path::Path;
-use tidegate_core::Nanos;
+use tidegate_core::{DebitRequest, Nanos, fingerprint};
 
 /// One case.
 #[derive(Debug, Clone, Default)]
@@ -61,6 +64,8 @@ pub enum Step {
 pub struct Ask {
     /// The ask.
     pub request: RateLimitRequest,
+    /// The metadata of its call.
+    pub metadata_of_call: Vec<(&'static str, String)>,
     at: String,
     written: String,
     answer: String,
@@ -255,7 +260,8 @@ impl Reader {
         }
         self.block = Block::None;
         if let Some((ask, answer)) = line.split_once(" -> ") {
-            case.steps.push(Step::Ask(read_ask(at, ask, answer)?));
+            let number = (fingerprint(case.title.as_bytes()) as u64, case.steps.len() as u64);
+            case.steps.push(Step::Ask(read_ask(at, number, ask, answer)?));
         } else if let Some(flags) = line.strip_prefix("flags ") {
             case.flags = flags.split(' ').map(str::to_owned).collect();
         } else if let Some(written) = line.strip_prefix("after ") {
@@ -323,12 +329,29 @@ fn block_line(case: &mut Case, block: &Block, line: &str) -> Result<(), String> 
     Ok(())
 }
 
-fn read_ask(at: &str, written: &str, answer: &str) -> Result<Ask, String> {
+/// A debit of a sequence that each case has of its own.
+fn debit(request: &RateLimitRequest, (sequence, call): (u64, u64)) -> DebitRequest {
+    let descriptors = request.descriptors.len();
+    // In larger steps than there are descriptors.
+    let call = call.saturating_mul(128);
+    let (streams, ages) = (vec![1; descriptors], vec![Nanos::ZERO; descriptors]);
+    DebitRequest { call, sequence, streams, ages }
+}
+
+fn read_ask(at: &str, number: (u64, u64), written: &str, answer: &str) -> Result<Ask, String> {
     let ask = written.replace("\\t", "\t").replace("\\0", "\0");
+    let (is_debit, ask) = match ask.strip_prefix("debit ") {
+        Some(ask) => (true, ask.to_owned()),
+        None => (false, ask),
+    };
     let request = parse(&ask).map_err(|error| error.to_string())?;
     for time in answer.split(", ").filter_map(|status| status.rsplit_once(" in ")) {
         span(time.1).map_err(|error| error.to_string())?;
     }
     let (at, written, answer) = (at.to_owned(), written.to_owned(), answer.to_owned());
-    Ok(Ask { request, at, written, answer, metadata: None })
+    let metadata_of_call = match is_debit {
+        true => debit_metadata(&debit(&request, number), None),
+        false => Vec::new(),
+    };
+    Ok(Ask { request, metadata_of_call, at, written, answer, metadata: None })
 }
