@@ -355,10 +355,10 @@ async fn a_kill_of_the_sidecar_loses_no_debit_and_counts_none_twice() -> anyhow:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_estimate_holds_back_what_is_in_flight_and_is_settled() -> anyhow::Result<()> {
     const ESTIMATE: u64 = 2_500;
-    let limits = limits("{ unit: minute, requests_per_unit: 100000 }");
+    let limits = limits("{ unit: hour, requests_per_unit: 100000 }");
     let hits = json!({"hits_addend": {"estimate": ESTIMATE, "actual": {"format": COST}}});
     let stack = started(&limits, &configured(&[entry(&hits)]), 2).await?;
-    early_in_a_minute().await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     // Far more at once than fit.
     let mut flights: Vec<_> =
         (0..1_000).map(|n| (cost_of(n), begin(&stack, "a", cost_of(n)))).collect();
