@@ -193,7 +193,7 @@ fn http_connection_manager(setup: &Setup<'_>) -> anyhow::Result<Value> {
         Filter::None => {}
         Filter::Tidegate(plugin) | Filter::TidegateWithConditions(plugin) => {
             match setup.before {
-                Before::Nothing => {}
+                Before::Nothing | Before::ReadsCost => {}
                 Before::SetsMetadata => filters.push(set_metadata()),
                 Before::ChecksTokens => filters.extend([set_metadata(), jwt_authn()]),
             }

@@ -130,6 +130,7 @@ fn a_debit_has_these_words_and_says_nothing_that_goes_without_saying() {
         clock: Timestamp::from_nanos(1),
         wanted: vec![5; 3],
         waiting: vec![0; 3],
+        headers: HeaderForm::Off,
     };
     let both = written(debit_metadata(&plain, Some(&ask)));
     assert_eq!(both.iter().filter(|(name, _)| *name == "tidegate-call").count(), 1);

@@ -95,7 +95,7 @@ fn a_denial_that_a_shadow_mode_prevented_is_reported() {
     for (mode, shadow, expected) in table {
         let modes = Modes { shadow, lease_ttl: Some(Nanos::from_secs(2)), ..Modes::default() };
         let fixture = engine_with(&rule(mode), modes);
-        let mut ask = || fixture.ask_leasing(0, of_k(), &wants(1, 0, 0)).statuses.remove(0);
+        let ask = || fixture.ask_leasing(0, of_k(), &wants(1, 0, 0)).statuses.remove(0);
         assert_eq!(ask().details, None, "{mode} {shadow:?}: it has room");
         let over = ask();
         assert_eq!(without_shadow(&over), expected, "{mode} {shadow:?}");
