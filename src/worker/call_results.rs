@@ -441,7 +441,7 @@ impl MetLimits {
 }
 
 /// Whether only shadow mode prevented a denial. Such a descriptor is never leased.
-fn is_denied_in_shadow(status: &Status) -> bool {
+pub(super) fn is_denied_in_shadow(status: &Status) -> bool {
     status.details.as_ref().is_some_and(|details| details.without_shadow == Verdict::Deny)
 }
 
