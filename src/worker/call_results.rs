@@ -2,7 +2,8 @@
 //! and decides the waiting requests again.
 
 use super::local_decisions::Attempt;
-use super::{Outcome, Worker, met_limit};
+use super::met_limits::met_limit;
+use super::{Outcome, Worker};
 use crate::config::encoded::entries_of;
 use crate::config::{FilterState, HeaderStyle};
 use crate::host::Host;
