@@ -244,7 +244,13 @@ impl<H: Host> Worker<H> {
                 self.denial(requester, descriptors, now).send(&self.host, stream);
                 Decided::Deny
             }
-            LocalDecision::Allow | LocalDecision::Deny => {
+            LocalDecision::Allow => {
+                self.stats.count(Counter::AllowedLocal);
+                let kept = self.allowed_state(descriptors);
+                self.keep(stream, kept);
+                Decided::Allow
+            }
+            LocalDecision::Deny => {
                 self.stats.count(Counter::AllowedLocal);
                 let kept = self.shadowed_state(descriptors, now);
                 self.keep(stream, kept);

@@ -8,6 +8,7 @@ use super::world::Envoy;
 use super::{fail_all, only_call, resumed};
 use crate::config::{Config, FilterState, Fraction, HeaderStyle, UndecidedMode};
 use crate::host::{NamedHeader, StreamId};
+use crate::leases::token_pool::LeaseTokens;
 use crate::worker::HeadersStatus;
 use crate::worker::call_error::CallError;
 use prost::Message;
@@ -288,4 +289,19 @@ fn a_response_to_a_paused_request_leaves_its_notes() {
     assert_eq!(response(&mut envoy, 2), []);
     answer(&mut envoy, &allow_in_shadow());
     assert_eq!(filter_state(&envoy), [state(2, "tidegate.shadow", "n")]);
+}
+
+/// Tokens at hand are spent before a cached denial applies. A request that passed with them was
+/// reported as one that only shadow mode had let pass.
+#[test]
+fn a_request_that_passes_with_tokens_is_not_reported() {
+    let mut envoy = reporting(|_| {});
+    let (now, ends) = (envoy.now(), after_ms(&envoy, 900));
+    let tokens = LeaseTokens { id: 7, left: 5, granted: 5, expires_at: ends };
+    let state = &mut envoy.record(0, "a").state;
+    state.grant(tokens, now).unwrap();
+    state.denied_until = ends;
+    let (_, passed) = envoy.request(0, &[("a", 1)]);
+    assert_eq!(passed, HeadersStatus::Continue);
+    assert_eq!(filter_state(&envoy), []);
 }
