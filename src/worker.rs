@@ -16,6 +16,7 @@ mod debits;
 mod failures;
 mod local_decisions;
 mod maintenance;
+mod met_limits;
 mod pending_calls;
 mod replies;
 mod reports;
@@ -27,7 +28,7 @@ mod struct_json;
 mod tick_clock;
 mod token_returns;
 
-use crate::config::{Config, FilterState, HeaderStyle, RequestType, Selection};
+use crate::config::{Config, HeaderStyle, RequestType, Selection};
 use crate::host::stats::{Counter, Stats};
 use crate::host::{CallId, Header, Host, RequestFacts, StreamId};
 use crate::leases::descriptor_state::{DescriptorState, LocalDecision};
@@ -39,17 +40,17 @@ use crate::request::descriptors::{Descriptors, LeaseKey};
 use crate::request::extract;
 use crate::worker::circuit_breaker::CircuitBreaker;
 use crate::worker::debits::Debits;
-use crate::worker::pending_calls::{PendingCalls, Requester, Waiter, needed_by_own};
+use crate::worker::pending_calls::{PendingCalls, Requester, Waiter};
 use crate::worker::streams::{LeaseKeys, StreamState, Streams};
 use crate::worker::tick_clock::TickClock;
 use call_error::{CallError, Undecided};
 use local_decisions::Attempt;
-use replies::{Denial, LimitStatus};
+use replies::Denial;
 use resuming::ResumeQueue;
 pub use resuming::Unfinished;
 use std::collections::VecDeque;
 use std::time::Duration;
-use tidegate_core::{Nanos, Timestamp, Verdict};
+use tidegate_core::{Nanos, Timestamp};
 use token_returns::TokenReturn;
 
 /// The period of maintenance.
@@ -458,52 +459,6 @@ impl<H: Host> Worker<H> {
         })
     }
 
-    /// The limits of these keys, each with the entry of `rate_limits` that it comes from.
-    fn limits_of(
-        &self,
-        keys: impl Iterator<Item = (LeaseKey, Option<u8>)>,
-    ) -> (Timestamp, Vec<LimitStatus>) {
-        let now = self.host.now();
-        let mut met = Vec::with_capacity(LeaseKeys::FEW);
-        for (key, entry) in keys {
-            let Some(record) = self.local.of(key) else { continue };
-            let at_hand = record.state.pool.left(now);
-            let tightest =
-                LimitStatus { limit: record.state.limit, at_hand, verdict: Verdict::Allow, entry };
-            met_limit(&mut met, tightest, &record.further);
-        }
-        (now, met)
-    }
-
-    fn denial(&self, requester: Requester, descriptors: &Descriptors, now: Timestamp) -> Denial {
-        let limits = self.met_limits(descriptors, now);
-        if self.config.reports.filter_state == FilterState::All {
-            self.report_denial(requester, &limits);
-        }
-        replies::denial(&self.config, &limits, now, &|| self.host.random())
-    }
-
-    /// The limits that a denied request met, by local state.
-    fn met_limits(&self, descriptors: &Descriptors, now: Timestamp) -> Vec<LimitStatus> {
-        let mut met = Vec::with_capacity(descriptors.len());
-        for (index, descriptor) in descriptors.iter().enumerate() {
-            let Some(record) = self.local.of(descriptor.key) else { continue };
-            let hits = needed_by_own(descriptors, &descriptor);
-            let verdict = match record.state.is_denied(hits, now) {
-                true => Verdict::Deny,
-                false => Verdict::Allow,
-            };
-            let entry = match self.config.entry_options.is_empty() {
-                true => None,
-                false => descriptors.origin(index),
-            };
-            let at_hand = record.state.pool.left(now);
-            let tightest = LimitStatus { limit: record.state.limit, at_hand, verdict, entry };
-            met_limit(&mut met, tightest, &record.further);
-        }
-        met
-    }
-
     fn paused(&self) -> usize {
         self.streams.values().filter(|stream| stream.is_paused()).count()
     }
@@ -511,28 +466,6 @@ impl<H: Host> Worker<H> {
     fn timeout(&self) -> Nanos {
         Nanos::new(u64::try_from(self.config.timeout.as_nanos()).unwrap_or(u64::MAX))
     }
-}
-
-/// Appends the limits of a descriptor: its tightest, and further ones.
-#[inline(always)]
-fn met_limit(met: &mut Vec<LimitStatus>, tightest: LimitStatus, further: &FurtherLimits) {
-    met.push(tightest);
-    if !further.is_empty() {
-        further_limits(met, &tightest, further);
-    }
-}
-
-/// A lease is charged to all limits of its descriptor, so its tokens are left under each.
-#[cold]
-fn further_limits(met: &mut Vec<LimitStatus>, tightest: &LimitStatus, further: &FurtherLimits) {
-    met.extend(further.iter().map(|limit| LimitStatus {
-        limit: *limit,
-        verdict: match tightest.verdict {
-            Verdict::Deny => limit.verdict(),
-            Verdict::Allow => Verdict::Allow,
-        },
-        ..*tightest
-    }));
 }
 
 #[cfg(test)]

@@ -14,6 +14,17 @@ pub struct When {
     pub(crate) path: String,
     /// A boolean expression.
     pub(crate) root: Expr,
+    pub(crate) on_error: OnError,
+}
+
+/// The effect of a condition that cannot be evaluated. Clients can cause that, so then hits are
+/// taken, but not refunded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnError {
+    /// Its entry applies.
+    Apply,
+    /// Its entry does not.
+    Skip,
 }
 
 /// A part of an expression.

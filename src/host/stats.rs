@@ -156,8 +156,8 @@ impl Stats {
         }
         #[cfg(feature = "cel")]
         {
-            let name = "tidegate.condition_errors";
-            self.conditions.metric = host.define_metric(MetricKind::Counter, name);
+            let name = named("condition_errors");
+            self.conditions.metric = host.define_metric(MetricKind::Counter, &name);
         }
     }
 

@@ -11,7 +11,7 @@ mod number;
 mod values;
 
 use super::fact_reader::FactReader;
-use crate::config::when::{Comparison, Constant, Expr, Form, Logical, TextTest, When};
+use crate::config::when::{Comparison, Constant, Expr, Form, Logical, OnError, TextTest, When};
 use crate::host::RequestFacts;
 use crate::matching::text::TextMatcher;
 use std::cmp::Ordering;
@@ -49,7 +49,7 @@ pub(super) fn applies<F: RequestFacts>(when: &When, reader: &mut FactReader<'_, 
         Ok(applies) => applies,
         Err(cause) => {
             reader.note_failure(&when.path, cause);
-            true
+            when.on_error == OnError::Apply
         }
     }
 }

@@ -2,7 +2,8 @@
 //! and decides the waiting requests again.
 
 use super::local_decisions::Attempt;
-use super::{Outcome, Worker, met_limit};
+use super::met_limits::met_limit;
+use super::{Outcome, Worker};
 use crate::config::encoded::entries_of;
 use crate::config::{FilterState, HeaderStyle};
 use crate::host::Host;
@@ -441,7 +442,7 @@ impl MetLimits {
 }
 
 /// Whether only shadow mode prevented a denial. Such a descriptor is never leased.
-fn is_denied_in_shadow(status: &Status) -> bool {
+pub(super) fn is_denied_in_shadow(status: &Status) -> bool {
     status.details.as_ref().is_some_and(|details| details.without_shadow == Verdict::Deny)
 }
 

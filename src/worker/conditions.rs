@@ -15,7 +15,7 @@ impl<H: Host> Worker<H> {
         let logged_at = self.condition_logged_at;
         if logged_at.is_none_or(|logged| now.saturating_since(logged) >= LOG_INTERVAL) {
             self.condition_logged_at = Some(now);
-            let message = format!("{path}: {cause}; the entry applies to such requests");
+            let message = format!("{path}: no result for some requests: {cause}");
             self.host.log(LogLevel::Warn, &message);
         }
     }

@@ -68,7 +68,8 @@ impl<H: Host> Worker<H> {
         groups.retain(|group| !group.debits.is_empty());
         if !groups.is_empty() {
             let number = self.next_call_number();
-            self.send_debit_call(DebitCall { number, groups }, Wishes::Demand, now);
+            let call = DebitCall { number, groups, may_be_counted: false };
+            self.send_debit_call(call, Wishes::Demand, now);
         }
     }
 
@@ -136,7 +137,7 @@ impl<H: Host> Worker<H> {
 
     /// A debit call has failed.
     pub(super) fn debit_failed(&mut self, error: CallError, now: Timestamp) {
-        let Some(call) = self.debits.under_way.take() else { return };
+        let Some(mut call) = self.debits.under_way.take() else { return };
         match error {
             // It would be refused again.
             CallError::Refused => {
@@ -144,8 +145,14 @@ impl<H: Host> Worker<H> {
                 self.note_lost(Lost { hits }, now);
             }
             // One counter cannot be used. The others need not wait for it.
-            CallError::Shed | CallError::Stuck => self.debits.separate(call.groups),
-            _ => self.debits.keep_unanswered(call),
+            CallError::Shed | CallError::Stuck if !call.may_be_counted => {
+                self.debits.separate(call.groups);
+            }
+            // Sent again unchanged: under other numbers it would be counted again.
+            _ => {
+                call.may_be_counted |= !error.is_without_effect();
+                self.debits.keep_unanswered(call);
+            }
         }
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct DebitCall {
     /// Its number, unchanged when it is sent again.
     pub(crate) number: u64,
     pub(crate) groups: Vec<Group>,
+    /// Whether the sidecar may have counted it, as an answer was lost.
+    pub(crate) may_be_counted: bool,
 }
 
 /// Groups without room, or that waited for too long.
@@ -73,6 +75,8 @@ pub(crate) struct Debits {
     alone: VecDeque<Group>,
     /// Those of them that may be sent before the next tick.
     alone_due: usize,
+    /// Whether the last call had one of them. The others get every second call.
+    was_alone: bool,
     /// A call without an answer. No other call is sent before it, since the sidecar would take it
     /// for one that it has counted.
     unanswered: Option<DebitCall>,
@@ -151,6 +155,11 @@ impl Debits {
         let unanswered = self.unanswered.iter().flat_map(|call| &call.groups);
         let group = unanswered.chain(&self.waiting).chain(&self.alone).next()?;
         group.debits.first()
+    }
+
+    /// Whether a new group may find no room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiting() >= GROUPS_MAX || self.bytes >= BYTES_MAX
     }
 
     /// The groups that wait, without those of a call.
@@ -237,12 +246,16 @@ impl Debits {
 
     /// The groups of the next call.
     pub(crate) fn take_groups(&mut self) -> Vec<Group> {
-        if let Some(due) = self.alone_due.checked_sub(1) {
+        if (self.waiting.is_empty() || !self.was_alone)
+            && let Some(due) = self.alone_due.checked_sub(1)
+        {
             self.alone_due = due;
             if let Some(group) = self.take_alone() {
+                self.was_alone = true;
                 return vec![group];
             }
         }
+        self.was_alone = false;
         self.refunds_due = false;
         let mut groups: Vec<Group> = Vec::new();
         let mut descriptors = 0_usize;
@@ -269,7 +282,7 @@ impl Debits {
         self.unanswered = Some(call);
     }
 
-    /// The sidecar refused these together, and counted none. Each of them is sent alone.
+    /// The sidecar refused these together, and has counted none. Each of them is sent alone.
     pub(crate) fn separate(&mut self, groups: Vec<Group>) {
         for group in groups {
             self.bytes = self.bytes.saturating_add(group.bytes());
@@ -277,10 +290,12 @@ impl Debits {
         }
     }
 
-    /// Takes out everything that waits.
+    /// Takes out everything that waits. Calls without an answer may have been counted, so their
+    /// refunds are dropped: a second refund would open a limit, and a second debit does not.
     pub(crate) fn take_all(&mut self) -> Vec<Group> {
         let calls = self.unanswered.take().into_iter().chain(self.under_way.take());
         let mut groups: Vec<Group> = calls.flat_map(|call| call.groups).collect();
+        groups.retain(Group::takes);
         while let Some(group) = self.take_first().or_else(|| self.take_alone()) {
             groups.push(group);
         }

@@ -57,9 +57,10 @@ impl<H: Host> Worker<H> {
 
     /// Ends the wait of a request without a decision.
     pub(super) fn fail(&mut self, requester: Requester, why: Undecided) {
-        if let Requester::Stream(_) = requester
+        if let Requester::Stream(stream) = requester
             && !self.is_gone(requester)
         {
+            self.drop_late_refunds(stream);
             let outcome = self.undecided(why);
             self.deliver(requester, outcome);
         }

@@ -180,7 +180,8 @@ impl<H: Host> Worker<H> {
         }
         descriptors.iter().zip(indexes).all(|(descriptor, index)| {
             self.local.at_mut(*index, descriptor.key).is_some_and(|record| {
-                record.spent = true;
+                // A peek leaves idle tokens idle, so that they go back.
+                record.spent |= descriptor.hits > 0;
                 record.state.spend(descriptor.hits, now)
             })
         })

@@ -214,8 +214,11 @@ impl PendingCalls {
     /// Adds a call that was sent. Returns the call that had its id, whose end was lost.
     pub(crate) fn sent(&mut self, call: CallId, pending: PendingCall) -> Option<PendingCall> {
         let lost = self.take(call);
-        for descriptor in pending.descriptors.iter() {
-            self.call_by_key.insert(descriptor.key, call);
+        for (descriptor, wish) in pending.descriptors.iter().zip(&pending.wishes) {
+            // A debit without a wish brings nothing to wait for.
+            if pending.purpose != Purpose::Debit || wish.wanted > 0 {
+                self.call_by_key.insert(descriptor.key, call);
+            }
         }
         self.add_counts(pending.waiting(), pending.bytes());
         self.calls.insert(call, pending);

@@ -9,6 +9,7 @@
 //! was estimated stays charged then.
 
 use super::call_error::Undecided;
+use super::call_results::is_denied_in_shadow;
 use super::debits::{Debit, Group};
 use super::local_decisions::Attempt;
 use super::pending_calls::Requester;
@@ -22,11 +23,14 @@ use crate::leases::descriptor_state::LocalDecision;
 use crate::leases::token_pool::TokenPool;
 use crate::request::cost_now;
 use crate::request::descriptors::{DescriptorRef, Descriptors, LeaseKey};
-use tidegate_core::{Direction, Status, Timestamp};
+use tidegate_core::{Direction, Nanos, Status, Timestamp, Verdict};
 
 /// The memory of a worker for the descriptors of streams under way. Envoy itself keeps more for
 /// each: its headers.
 const OWING_BYTES_MAX: usize = 32 << 20;
+
+/// Shorter waits for an answer are within the error that the sidecar allows for the time of a charge.
+const WAIT_IGNORED: Nanos = Nanos::new(50_000_000);
 
 /// What a stream owes at its end.
 #[derive(Debug)]
@@ -177,7 +181,9 @@ impl<H: Host> Worker<H> {
         let now = self.host.now();
         let bytes = costs.iter().map(Owed::bytes).fold(0, usize::saturating_add);
         let owing_bytes = self.owing_bytes.saturating_add(bytes);
-        let outcome = if owing_bytes > OWING_BYTES_MAX {
+        // Otherwise clients could fill the places of debits, so that those of others are lost.
+        let is_full = self.debits.is_full() && self.breaker.is_closed();
+        let outcome = if owing_bytes > OWING_BYTES_MAX || is_full {
             self.note_full(now);
             costs.clear();
             Some(self.undecided(Undecided::Overload))
@@ -235,6 +241,7 @@ impl<H: Host> Worker<H> {
                 self.stats.count(Counter::LeaseMisses);
                 let undecided =
                     self.call_or_wait(Requester::Stream(stream), descriptors, now).err()?;
+                self.drop_late_refunds(stream);
                 Some(self.undecided(undecided))
             }
         }
@@ -288,8 +295,15 @@ impl<H: Host> Worker<H> {
                 | (Requester::Shadow(_), Some(Place::Shadowed(index))) => index,
                 _ => return true,
             };
-            if let Some(LateCharge::Estimate { estimate, .. }) = charges.get(owed.charge) {
-                (owed.taken, owed.taken_at) = (*estimate, now);
+            if let Some(LateCharge::Estimate { estimate, .. }) = charges.get(owed.charge)
+                && statuses.is_none_or(|statuses| statuses.get(index).is_some_and(has_taken))
+            {
+                let waited = now.saturating_since(owed.taken_at);
+                // Of a long wait, the hits may have been taken at the beginning.
+                if waited <= WAIT_IGNORED {
+                    owed.taken_at = now;
+                }
+                owed.taken = *estimate;
             }
             match statuses {
                 Some(statuses) => statuses.get(index).is_some_and(|status| status.limit.is_some()),
@@ -316,14 +330,35 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    /// A request that owes was answered instead: its estimates were not taken.
+    /// A request that owes was answered instead. It took nothing that counts, so there is nothing to
+    /// refund: otherwise denied clients could free room that others have taken.
     pub(super) fn deny_owing(&mut self, stream: StreamId) {
         let Some(StreamState::Owing(owing)) = self.streams.get_mut(&stream) else { return };
         owing.state = None;
-        owing.costs.retain(|owed| owed.place.is_none());
+        let charges = &self.config.late_charges;
+        owing.costs.retain_mut(|owed| {
+            if owed.taken > 0 {
+                // In shadow. It goes back.
+                owed.cost = Some(Some(0));
+                return true;
+            }
+            matches!(charges.get(owed.charge), Some(LateCharge::DebitAtEnd(_)))
+        });
         if owing.costs.is_empty() {
             self.remove_owing(stream);
         }
+    }
+
+    /// A request passes without a decision, so it took no hits that its end could refund.
+    pub(super) fn drop_late_refunds(&mut self, stream: StreamId) {
+        if self.config.late_charges.is_empty() {
+            return;
+        }
+        let Some(StreamState::Owing(owing)) = self.streams.get_mut(&stream) else { return };
+        let charges = &self.config.late_charges;
+        owing
+            .costs
+            .retain(|owed| !matches!(charges.get(owed.charge), Some(LateCharge::RefundAtEnd(_))));
     }
 
     fn remove_owing(&mut self, stream: StreamId) -> Option<Box<Owing>> {
@@ -441,6 +476,12 @@ impl<H: Host> Worker<H> {
         }
         group.debits.retain(|debit| debit.hits > 0);
     }
+}
+
+/// Whether a request that passed has taken the hits of this descriptor: those over a limit in shadow
+/// mode or quota mode were not taken.
+fn has_taken(status: &Status) -> bool {
+    status.verdict == Verdict::Allow && !is_denied_in_shadow(status)
 }
 
 pub(super) fn descriptor_of(debit: &Debit) -> DescriptorRef<'_> {

@@ -17,6 +17,8 @@ use crate::config::rate_limit::{
     Condition, EntryOptions, Fact, HitsAddend, RateLimit, Source, XRateLimitOption,
 };
 use crate::config::unsupported::OF_A_RATE_LIMIT;
+#[cfg(feature = "cel")]
+use crate::config::when::OnError;
 use crate::config::{ConfigError, LateCharge};
 
 const FIELDS: [&str; if cfg!(feature = "cel") { 12 } else { 11 }] = [
@@ -68,12 +70,21 @@ pub(super) fn rate_limit(
         enforcement: enforcement(node)?,
         conditions,
         #[cfg(feature = "cel")]
-        when: when(node, interner)?,
+        when: when(node, on_error(charge.as_ref()), interner)?,
         hits,
         actions,
         options,
     };
     Ok((entry, charge))
+}
+
+/// The effect of a condition that cannot be evaluated on an entry with this charge.
+#[cfg(feature = "cel")]
+fn on_error(charge: Option<&LateCharge>) -> OnError {
+    match charge {
+        Some(LateCharge::RefundAtStart(_) | LateCharge::RefundAtEnd(_)) => OnError::Skip,
+        Some(LateCharge::DebitAtEnd(_) | LateCharge::Estimate { .. }) | None => OnError::Apply,
+    }
 }
 
 fn x_ratelimit_option(node: &Node<'_>) -> Result<XRateLimitOption, ConfigError> {

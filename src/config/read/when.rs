@@ -14,7 +14,7 @@ use super::checks::not_empty;
 use crate::config::ConfigError;
 use crate::config::interner::Interner;
 use crate::config::node::Node;
-use crate::config::when::When;
+use crate::config::when::{OnError, When};
 use cel::common::ast::{IdedExpr, SourceInfo};
 use cel::parser::pratt_parser::{Lexer, TokenKind};
 use cel::parser::{ParseErrors, PrattParser};
@@ -34,6 +34,7 @@ const OPERATORS_MAX: usize = 256;
 /// The condition of an entry, if it has one.
 pub(super) fn when(
     entry: &Node<'_>,
+    on_error: OnError,
     interner: &mut Interner,
 ) -> Result<Option<Box<When>>, ConfigError> {
     let Some(node) = entry.field("when") else { return Ok(None) };
@@ -53,7 +54,7 @@ pub(super) fn when(
         let at = position(text, mistake.expression);
         node.error(&located(&mistake.message, at))
     })?;
-    Ok(Some(Box::new(When { path: node.error("").path, root })))
+    Ok(Some(Box::new(When { path: node.error("").path, root, on_error })))
 }
 
 fn operators(text: &str) -> usize {

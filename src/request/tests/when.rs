@@ -237,7 +237,9 @@ fn operators_are_those_of_cel() {
         ("request.path.matches('^/a') && request.path.matches('g$')", Ok(true)),
         ("request.path.matches('A')", Ok(false)),
         ("request.path.matches('(?i)A|z')", Ok(true)),
-        ("request.headers['x-bad'].matches('^a.b$')", Ok(true)),
+        // A character of three bytes, as in matchers.
+        ("request.headers['x-bad'].matches('^a.b$')", Ok(false)),
+        ("request.headers['x-bad'].matches('^a...b$')", Ok(true)),
         ("jwt.claims.tier.matches('^g.*d$')", Ok(true)),
         ("jwt.claims.age.matches('4')", Err(TYPE)),
         ("[1, 'a', null, true, 2.5][4] == 2.5", Ok(true)),
@@ -311,4 +313,22 @@ fn malformed_values_of_envoy_are_failures() {
             }
         }
     }
+}
+
+/// An error made every entry apply. A client whose header was no number got the refund of an entry
+/// for others.
+#[test]
+fn an_entry_that_refunds_does_not_apply_if_its_condition_cannot_be_evaluated() {
+    let applies = |rest: &str| {
+        let json = format!(
+            r#"{{"actions": [{{"generic_key": {{"descriptor_value": "v"}}}}],
+                "when": "int(request.headers['x-level']) > 5", "hits_addend": {rest}}}"#
+        );
+        let entry = serde_json::from_str(&json).unwrap();
+        let (enforced, _) =
+            descriptors(&config(&Value::Array(vec![entry])), &facts(&[("x-level", b"abc")]));
+        !enforced.is_empty()
+    };
+    assert!(applies(r#"{"number": 2}"#));
+    assert!(!applies(r#"{"number": 2, "is_negative_hits": true}"#));
 }

@@ -1,6 +1,6 @@
 //! Costs that are known at the end of a stream: what is debited, from which tokens, by which calls.
 
-use super::authority::Authority;
+use super::authority::{Authority, made_up, status};
 use super::world::{Envoy, MILLI, NoFacts, Sent};
 use super::{answer_all, fail_all, only_call, replied, resumed};
 use crate::config::{Config, UndecidedMode};
@@ -9,6 +9,7 @@ use crate::worker::HeadersStatus;
 use crate::worker::call_error::CallError;
 use prost::Message;
 use std::collections::BTreeMap;
+use tidegate_core::{Status, Verdict};
 use tidegate_wire::rls;
 
 /// What Envoy knows of a stream: headers, response headers (with `<` before the name), properties
@@ -472,4 +473,123 @@ fn streams_that_would_owe_too_much_count_as_overload() {
     passed.iter().for_each(|id| streams.end(*id, b"5"));
     assert_eq!((envoy.workers[0].owing_bytes, envoy.workers[0].streams.len()), (0, 0));
     assert_eq!(debits(&only_call(&envoy)), [taken(&long, 5)]);
+}
+
+/// A call that had been counted, but whose answer was lost, was shed when it was sent again. Its
+/// debits then went out under new numbers, and counted twice.
+#[test]
+fn a_debit_that_may_have_been_counted_keeps_its_number_when_it_is_refused() {
+    for refusal in [CallError::Shed, CallError::Stuck] {
+        let (mut envoy, mut authority) = (envoy_of(1, &[DEBIT], 64), Authority::default());
+        run(&mut clients(&mut envoy), "100", 7.0);
+        let first = only_call(&envoy);
+        let now = envoy.world().now;
+        authority.decide(&first, now);
+        fail_all(&mut envoy, CallError::Late);
+        envoy.tick_all();
+        fail_all(&mut envoy, refusal);
+        envoy.tick_all();
+        let of = |call: &Sent| (call.metadata("tidegate-call").map(str::to_owned), asked(call));
+        assert_eq!(of(&only_call(&envoy)), of(&first), "{refusal}");
+        answer_all(&mut envoy, &mut authority);
+        assert_eq!(authority.charged.values().sum::<u64>(), 7);
+        assert_eq!(counts(&mut envoy, &["debits", "debits_lost"]), [7, 0]);
+    }
+}
+
+/// Requests that passed only by a rule in shadow mode took nothing. Their estimates were refunded
+/// all the same, so the count fell with each of them.
+#[test]
+fn an_estimate_over_a_limit_in_shadow_is_debited_in_full() {
+    for (in_shadow, debited) in [(true, taken("100", 5)), (false, refunded("100", 15))] {
+        let mut envoy = envoy_of(1, &[ESTIMATE], 64);
+        let (id, _) = clients(&mut envoy).begin("100");
+        let status = match in_shadow {
+            true => super::reports::in_shadow(),
+            false => Status { lease: None, ..status(Verdict::Allow, 0, 0) },
+        };
+        let call = envoy.world_mut().sent.remove(0);
+        let answer = made_up(Verdict::Allow, vec![status]);
+        envoy.workers[0].on_answer(call.id, Ok(&answer));
+        assert_eq!(resumed(&envoy), [id.0]);
+        clients(&mut envoy).end(id, &double(5.0));
+        envoy.tick_all();
+        assert_eq!(debits(&only_call(&envoy)), [debited]);
+    }
+}
+
+/// A limit of the requests under way takes a hit at the beginning and refunds it at the end. A
+/// denied request had taken none, and refunded the hit of another one.
+#[test]
+fn only_requests_that_a_decision_let_pass_refund_at_their_end() {
+    const TAKE: &str = r#", "hits_addend": {"number": 1}"#;
+    const BACK: &str = r#", "apply_on_stream_done": true,
+        "hits_addend": {"number": 1, "is_negative_hits": true}"#;
+    let (mut envoy, mut authority) = (envoy_of(1, &[TAKE, BACK], 0), Authority::default());
+    envoy.workers[0].config.failure_mode = UndecidedMode::Allow;
+    let (passed, _) = clients(&mut envoy).begin("1");
+    answer_all(&mut envoy, &mut authority);
+    let (denied, _) = Clients { envoy: &mut envoy, next: 1 }.begin("1");
+    answer_all(&mut envoy, &mut authority);
+    assert_eq!(replied(&envoy).len(), 1);
+    clients(&mut envoy).end(denied, b"");
+    let (undecided, _) = Clients { envoy: &mut envoy, next: 2 }.begin("1");
+    fail_all(&mut envoy, CallError::Unreachable);
+    clients(&mut envoy).end(undecided, b"");
+    envoy.tick_all();
+    assert!(envoy.world().sent.is_empty(), "neither has taken a hit");
+    clients(&mut envoy).end(passed, b"");
+    envoy.tick_all();
+    assert_eq!(debits(&only_call(&envoy)), [refunded("1", 1)]);
+}
+
+/// A client with a new descriptor for each of its streams filled the places of debits, so those of
+/// others were lost.
+#[test]
+fn requests_count_as_overload_while_debits_find_no_place() {
+    let mut envoy = envoy_of(1, &[DEBIT], 64);
+    let mut streams = clients(&mut envoy);
+    // The first is in a call whose answer is still to come.
+    for key in 0..4_097 {
+        run(&mut streams, &format!("{key}k"), 2.0);
+    }
+    let (_, status) = streams.begin("another");
+    assert_eq!(status, HeadersStatus::Pause);
+    assert_eq!(replied(&envoy).len(), 1);
+    assert_eq!(counts(&mut envoy, &["debits_lost", "overload_denied"]), [0, 1]);
+}
+
+/// Groups that go alone came first after each tick. While their counter was stuck, no others were
+/// sent.
+#[test]
+fn a_debit_that_fails_alone_does_not_keep_others_waiting() {
+    let mut envoy = envoy_of(1, &[DEBIT], 64);
+    run(&mut clients(&mut envoy), "100", 7.0);
+    fail_all(&mut envoy, CallError::Stuck);
+    let mut sent = Vec::new();
+    envoy.tick_all();
+    run(&mut clients(&mut envoy), "200", 7.0);
+    for _ in 0..4 {
+        sent.extend(debits(&only_call(&envoy)));
+        fail_all(&mut envoy, CallError::Stuck);
+        envoy.tick_all();
+    }
+    assert!(sent.contains(&taken("200", 7)), "{sent:?}");
+}
+
+/// The sidecar may have counted a call that is under way when its plugin ends. Its refunds are not
+/// made again.
+#[test]
+fn refunds_of_a_call_under_way_end_with_their_plugin() {
+    let (mut envoy, mut authority) = (envoy_of(2, &[ESTIMATE], 64), Authority::default());
+    let (id, _) = clients(&mut envoy).begin("100");
+    answer_all(&mut envoy, &mut authority);
+    clients(&mut envoy).end(id, &double(5.0));
+    envoy.tick_all();
+    assert_eq!(debits(&only_call(&envoy)), [refunded("100", 15)]);
+    envoy.world_mut().sent.clear();
+    let unfinished = envoy.workers[0].on_end();
+    envoy.workers[1].adopt(unfinished);
+    envoy.tick_all();
+    assert!(envoy.world().sent.is_empty());
 }

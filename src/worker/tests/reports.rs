@@ -36,7 +36,7 @@ fn allow_in_shadow() -> Vec<u8> {
     made_up(Verdict::Allow, vec![in_shadow()])
 }
 
-fn in_shadow() -> Status {
+pub(super) fn in_shadow() -> Status {
     let details = StatusDetails { further: Vec::new(), without_shadow: Verdict::Deny };
     Status {
         remaining: 0,

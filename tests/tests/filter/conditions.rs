@@ -57,8 +57,7 @@ fn an_entry_applies_to_requests_for_which_its_condition_holds() {
     assert!(evaluated(&mut host, &[]).0);
     let logged = host.logs().iter().map(|line| line.text.as_str());
     let logged: Vec<&str> = logged.filter(|line| line.contains("when")).collect();
-    let message =
-        "tidegate: rate_limits[0].when: a value is absent; the entry applies to such requests";
+    let message = "tidegate: rate_limits[0].when: no result for some requests: a value is absent";
     assert_eq!(logged, [message], "once, not for each request");
     allow(&mut host, ON_TICK);
     host.tick();

@@ -229,7 +229,7 @@ fn facts_are_shared_with_actions_and_other_expressions() {
 fn all_expressions_of_matches_together_are_bounded() {
     let entry = |number: usize| {
         json!({"actions": [{"remote_address": {}}],
-            "when": format!("request.path.matches('{number}.{{100}}')")})
+            "when": format!("request.path.matches('{number}.{{900}}')")})
     };
     let read = |count: usize| {
         let json = json!({"domain": "d", "sidecar": {"cluster": "c"},
