@@ -1,11 +1,13 @@
 //! Envoy's own rate limit filter and ours on the same generated configurations and requests: the same
 //! descriptors, hits and replies.
 //!
-//! Both are in one Envoy and ask one service, which records their descriptors. What may differ is in
+//! Both are in one Envoy and ask one service, which records their descriptors. Those of `apply_on_stream_done` are added
+//! up for each configuration, as ours may send those of several streams together. What may differ is in
 //! `differences`. A seed picks everything; a failure prints it. `TIDEGATE_TWIN_SEED` and
 //! `TIDEGATE_TWIN_CASES` (configurations) run others.
 
 mod actions;
+mod blocks;
 mod configuration;
 mod dice;
 mod differences;
@@ -18,12 +20,14 @@ mod stack;
 use anyhow::{Context, ensure};
 use configuration::{ADDED, Configuration};
 use dice::Dice;
-use differences::{all_of_ours, reply_of_ours, without_other_hits};
+use differences::{all_of_ours, of_ours, reply_of_ours, without_other_hits};
 use recorder::{Descriptor, Recorder};
 use requests::Request;
 use stack::{FILTERS, Stack, domain};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use tidegate_tests::client::{Client, Reply};
+use tidegate_tests::wait;
 
 /// Configurations, each with [`REQUESTS`]. A hundred take 10 s of processor time.
 const CASES: u64 = 100;
@@ -46,9 +50,18 @@ struct Done {
     descriptors: Vec<Descriptor>,
 }
 
+/// Other headers that filters may set.
+const SHOWN: [&str; 5] = [
+    "grpc-status",
+    "grpc-message",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+];
+
 fn shown(reply: &Reply) -> String {
     let mut shown = reply.status.as_str().to_owned();
-    for name in ADDED.iter().chain(&["grpc-status", "grpc-message"]) {
+    for name in ADDED.iter().chain(&SHOWN) {
         for value in reply.headers.get_all(*name) {
             shown += &format!(" {name}: {}", value.as_bytes().escape_ascii());
         }
@@ -84,23 +97,50 @@ impl Front {
     }
 }
 
+/// The hits of descriptors, without their own.
+type Debits = BTreeMap<Descriptor, u64>;
+
 /// A configuration of a batch.
 struct Case<'a> {
     configuration: &'a Configuration,
     recorder: &'a Recorder,
     fronts: [Front; 2],
+    /// What streams have owed at their ends, in the form of ours. Ours groups it, so calls may differ.
+    debits: [Debits; 2],
 }
 
 impl Case<'_> {
     async fn run(&mut self, request: &Request) -> anyhow::Result<[Done; 2]> {
         let [native, ours] = &mut self.fronts;
         let replies = tokio::try_join!(native.send(request), ours.send(request))?;
-        let done = |front: &Front, reply| {
-            let mut calls = self.recorder.take(&front.domain);
-            ensure!(calls.len() < 2, "{} called twice: {calls:?}", front.domain);
+        let [of_native, of_ours] = self.calls();
+        let done = |mut calls: Vec<Vec<Descriptor>>, reply| {
+            ensure!(calls.len() < 2, "two calls: {calls:?}");
             Ok(Done { reply, descriptors: calls.pop().unwrap_or_default() })
         };
-        Ok([done(native, replies.0)?, done(ours, replies.1)?])
+        Ok([done(of_native, replies.0)?, done(of_ours, replies.1)?])
+    }
+
+    /// The calls since the last time, but those at the ends of streams, which are added up.
+    fn calls(&mut self) -> [Vec<Vec<Descriptor>>; 2] {
+        let mut all = self.fronts.each_ref().map(|front| self.recorder.take(&front.domain));
+        for (calls, debits) in all.iter_mut().zip(&mut self.debits) {
+            let late = calls.extract_if(.., |call| call.iter().any(Descriptor::is_late));
+            for descriptor in late.flatten().filter(|descriptor| descriptor.hits > 0) {
+                let key = Descriptor { hits: 0, ..of_ours(&descriptor) };
+                *debits.entry(key).or_default() += descriptor.hits;
+            }
+        }
+        all
+    }
+
+    /// Whether streams have owed the same at their ends.
+    async fn owes_the_same(&mut self) -> bool {
+        let same = wait::until("the same debits", wait::SOON, async || {
+            let early = self.calls();
+            (early.iter().all(Vec::is_empty) && self.debits[0] == self.debits[1]).then_some(())
+        });
+        same.await.is_ok()
     }
 
     /// Whether it is as documented.
@@ -116,6 +156,9 @@ impl Case<'_> {
     }
 }
 
+/// The kinds of calls and debits that [`Seen`] counts.
+const KINDS: usize = 7;
+
 /// What the cases had, so that a generator of nothing fails.
 #[derive(Debug, Default)]
 struct Seen {
@@ -125,22 +168,43 @@ struct Seen {
     denied: u64,
     /// Requests with a documented difference.
     differing: u64,
+    /// Calls and debits of these kinds.
+    kinds: BTreeMap<&'static str, u64>,
     wrong: Vec<String>,
 }
 
 impl Seen {
-    fn count(&mut self, [native, ours]: &[Done; 2]) {
+    fn count(&mut self, configuration: &Configuration, [native, ours]: &[Done; 2]) {
         self.requests += 1;
         self.calls += u64::from(!ours.descriptors.is_empty());
         self.denied += u64::from(ours.descriptors.iter().any(recorder::is_denied));
         self.differing += u64::from(native.descriptors != ours.descriptors);
+        let any = |is: fn(&Descriptor) -> bool| ours.descriptors.iter().any(is);
+        self.note("blocks", configuration.blocks.is_some() && any(|_| true));
+        self.note("refund", any(|descriptor| descriptor.is_refund));
+        self.note("domain of a route", any(|descriptor| descriptor.is_elsewhere));
+        self.note("limit in headers", ours.reply.contains("x-ratelimit-limit"));
+    }
+
+    fn count_debits(&mut self, debits: &Debits) {
+        for descriptor in debits.keys() {
+            self.note("debit", !descriptor.is_refund);
+            self.note("refund at the end", descriptor.is_refund);
+            self.note("debit in the domain of a route", descriptor.is_elsewhere);
+        }
+    }
+
+    fn note(&mut self, kind: &'static str, is_there: bool) {
+        *self.kinds.entry(kind).or_default() += u64::from(is_there);
     }
 
     fn judge(&self) -> anyhow::Result<()> {
         let shown: Vec<&str> = self.wrong.iter().take(5).map(String::as_str).collect();
         ensure!(shown.is_empty(), "{} wrong:\n{}", self.wrong.len(), shown.join("\n\n"));
-        let Seen { requests, calls, denied, differing, .. } = self;
-        ensure!(calls * 3 > *requests && denied * 3 > *calls && differing * 3 < *calls, "{self:?}");
+        let Seen { requests, calls, denied, differing, kinds, .. } = self;
+        ensure!(calls * 4 > *requests && denied * 3 > *calls && differing * 3 < *calls, "{self:?}");
+        ensure!(kinds.len() == KINDS && kinds.values().all(|count| *count > 0), "{self:?}");
+        println!("{self:?}");
         Ok(())
     }
 }
@@ -149,22 +213,36 @@ async fn batch(seed: u64, cases: &[u64], seen: &mut Seen) -> anyhow::Result<()> 
     let mut dice: Vec<Dice> = cases.iter().map(|case| Dice::new(seed, *case)).collect();
     let configurations: Vec<Configuration> = dice.iter_mut().map(Configuration::new).collect();
     let stack = Stack::start(&configurations).await?;
+    let mut sent = Vec::new();
     for (index, (configuration, mut dice)) in configurations.iter().zip(dice).enumerate() {
         let [native, ours] = FILTERS.map(|filter| Front::connect(&stack, filter, index));
         let fronts = [native.await?, ours.await?];
-        let mut case = Case { configuration, recorder: &stack.recorder, fronts };
+        let debits = Default::default();
+        let mut case = Case { configuration, recorder: &stack.recorder, fronts, debits };
+        let wrong = seen.wrong.len();
         for _ in 0..REQUESTS {
             let request = Request::new(&mut dice);
             let case_of = cases[index];
             let told = || format!("seed {seed}, case {case_of}: {configuration}\n{request}");
             let done = case.run(&request).await.with_context(told)?;
-            seen.count(&done);
+            seen.count(configuration, &done);
             if !case.is_same(&request, &done) {
                 seen.wrong.push(format!("{}\n{done:#?}", told()));
                 // Others of the same configuration would tell the same.
                 break;
             }
         }
+        if seen.wrong.len() == wrong {
+            sent.push((cases[index], case));
+        }
+    }
+    for (case_of, case) in &mut sent {
+        if !case.owes_the_same().await {
+            let configuration = case.configuration;
+            let told = format!("seed {seed}, case {case_of}: {configuration}\n{:#?}", case.debits);
+            seen.wrong.push(told);
+        }
+        seen.count_debits(&case.debits[1]);
     }
     Ok(())
 }

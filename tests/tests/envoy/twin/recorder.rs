@@ -1,6 +1,8 @@
 //! A rate limit service that records what it is asked, and answers by a pure function of it, so that
 //! both filters get the same answer to the same descriptors. It grants no leases.
 
+use super::blocks::OTHER;
+use super::configuration::LATE;
 use super::differences::of_ours;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -9,7 +11,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use tidegate_core::fingerprint;
-use tidegate_wire::rls::{Code, DescriptorStatus, RateLimitOverride, RateLimitResponse};
+use tidegate_wire::rls::{
+    Code, DescriptorStatus, RateLimit, RateLimitOverride, RateLimitResponse, RateLimitUnit,
+};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
@@ -23,11 +27,23 @@ pub(super) struct Descriptor {
     pub(super) hits: u64,
     /// The limit that overrides the service's: the number and the unit.
     pub(super) limit: Option<(u32, i32)>,
+    pub(super) is_refund: bool,
+    /// Whether the call has the domain of a `per_route`.
+    pub(super) is_elsewhere: bool,
+}
+
+impl Descriptor {
+    /// Whether it is sent at the end of a stream.
+    pub(super) fn is_late(&self) -> bool {
+        self.entries.first().is_some_and(|(key, _)| key == LATE)
+    }
 }
 
 impl fmt::Debug for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} hits, limit {:?}:", self.hits, self.limit)?;
+        let Descriptor { hits, limit, is_refund, is_elsewhere, .. } = self;
+        write!(f, "{hits} hits, limit {limit:?}")?;
+        write!(f, ", refund {is_refund}, elsewhere {is_elsewhere}:")?;
         self.entries.iter().try_for_each(|(key, value)| match value.get(..80) {
             Some(start) => write!(f, " {key}={}... ({} bytes)", start.escape_ascii(), value.len()),
             None => write!(f, " {key}={}", value.escape_ascii()),
@@ -74,19 +90,42 @@ impl Drop for Recorder {
 
 /// Denies a third of all descriptors, whichever filter asks.
 pub(super) fn is_denied(descriptor: &Descriptor) -> bool {
-    let Descriptor { entries, hits, limit } = of_ours(descriptor);
-    let hash = fingerprint(format!("{entries:?} {hits} {limit:?}").as_bytes());
-    !entries.is_empty() && hash.is_multiple_of(3)
+    !descriptor.entries.is_empty() && hash(descriptor).is_multiple_of(3)
+}
+
+/// The same for the descriptors of both filters.
+fn hash(descriptor: &Descriptor) -> u128 {
+    let Descriptor { entries, hits, limit, .. } = of_ours(descriptor);
+    fingerprint(format!("{entries:?} {hits} {limit:?}").as_bytes())
+}
+
+/// A limit for two thirds of all descriptors.
+fn status(descriptor: &Descriptor) -> DescriptorStatus {
+    let code = if is_denied(descriptor) { Code::OverLimit } else { Code::Ok }.into();
+    let hash = u64::try_from(hash(descriptor) >> 64).unwrap_or_default();
+    let part = |shift: u32| u32::try_from((hash >> shift) & 0xff).unwrap_or_default();
+    if descriptor.entries.is_empty() || part(0) < 85 {
+        return DescriptorStatus { code, ..Default::default() };
+    }
+    let limit = RateLimit {
+        requests_per_unit: 1 + part(8),
+        unit: RateLimitUnit::Hour.into(),
+        // Ours would name it otherwise.
+        name: "named".to_owned(),
+    };
+    DescriptorStatus {
+        code,
+        current_limit: Some(limit),
+        limit_remaining: if is_denied(descriptor) { 0 } else { 1 + part(24) % 8 },
+        duration_until_reset: Some(prost_types::Duration { seconds: part(32).into(), nanos: 0 }),
+        ..Default::default()
+    }
 }
 
 fn answer(descriptors: &[Descriptor]) -> RateLimitResponse {
-    let code = |is_denied| if is_denied { Code::OverLimit } else { Code::Ok };
-    let status = |descriptor: &Descriptor| DescriptorStatus {
-        code: code(is_denied(descriptor)).into(),
-        ..Default::default()
-    };
+    let is_denied = descriptors.iter().any(is_denied);
     RateLimitResponse {
-        overall_code: code(descriptors.iter().any(is_denied)).into(),
+        overall_code: if is_denied { Code::OverLimit } else { Code::Ok }.into(),
         statuses: descriptors.iter().map(status).collect(),
         ..Default::default()
     }
@@ -99,6 +138,10 @@ impl Rls {
     fn ask(&self, request: Request) -> RateLimitResponse {
         // An absent number is 1, and so is 0 for the whole request.
         let whole = u64::from(request.hits_addend.max(1));
+        let (domain, is_elsewhere) = match request.domain.strip_suffix(OTHER) {
+            Some(domain) => (domain.to_owned(), true),
+            None => (request.domain, false),
+        };
         let descriptor = |descriptor: RequestDescriptor| Descriptor {
             entries: descriptor
                 .entries
@@ -107,11 +150,13 @@ impl Rls {
                 .collect(),
             hits: descriptor.hits_addend.unwrap_or(whole),
             limit: descriptor.limit.map(|limit| (limit.requests_per_unit, limit.unit)),
+            is_refund: descriptor.is_negative_hits,
+            is_elsewhere,
         };
         let descriptors: Vec<_> = request.descriptors.into_iter().map(descriptor).collect();
         let response = answer(&descriptors);
         let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.entry(request.domain).or_default().push(descriptors);
+        calls.entry(domain).or_default().push(descriptors);
         response
     }
 }
@@ -166,6 +211,8 @@ struct RequestDescriptor {
     limit: Option<RateLimitOverride>,
     #[prost(message, optional, tag = "3")]
     hits_addend: Option<u64>,
+    #[prost(bool, tag = "4")]
+    is_negative_hits: bool,
 }
 
 /// `RateLimitDescriptor.Entry`.

@@ -1,6 +1,6 @@
 //! Requests.
 
-use super::configuration::COST;
+use super::configuration::{COST, DEBIT};
 use super::dice::Dice;
 use super::pools::{ADDRESSES, INVALID, LONG, PIECES, REPEATED_HEADERS, TOKENS, VALUES};
 use std::fmt;
@@ -31,6 +31,9 @@ impl fmt::Display for Request {
 const COSTS: [&str; 12] =
     ["1", "0", "5", "007", "1000000000", "1000000001", "", "-1", "2.5", "1e3", "+4", "many"];
 
+/// Values of [`DEBIT`].
+const DEBITS: [&str; 5] = ["0", "1", "7", "0042", "1000000000"];
+
 impl Request {
     pub(super) fn new(dice: &mut Dice) -> Request {
         let mut headers: Vec<(&str, Vec<u8>)> = Vec::new();
@@ -50,6 +53,7 @@ impl Request {
         if !dice.one_in(3) {
             headers.push((COST, dice.pick(&COSTS).into()));
         }
+        headers.push((DEBIT, dice.pick(&DEBITS).into()));
         if !dice.one_in(3) {
             headers.push(("x-forwarded-for", dice.pick(&ADDRESSES).into()));
         }

@@ -1,6 +1,7 @@
 //! One Envoy with both filters for many configurations: two listeners for each.
 
-use super::configuration::{Configuration, Place, ROUTE};
+use super::blocks::DOMAIN;
+use super::configuration::{Configuration, DEBIT, Place, ROUTE};
 use super::recorder::Recorder;
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -81,7 +82,7 @@ async fn listeners_of(admin: SocketAddr) -> anyhow::Result<BTreeMap<String, Sock
     listeners.iter().map(|listener| address(listener).context("no address")).collect()
 }
 
-fn metadata(of: &str) -> Value {
+pub(super) fn metadata(of: &str) -> Value {
     let values = json!({
         "text": of,
         "empty": "",
@@ -104,7 +105,7 @@ fn listener(filter: &str, index: usize, configuration: &Configuration) -> anyhow
             json!({"cluster_name": "rls"});
         merge(&mut native["typed_config"], &configuration.native);
         match configuration.place {
-            Place::Filter => {}
+            Place::Filter | Place::Blocks => {}
             Place::Host => host["rate_limits"] = configuration.entries.clone(),
             Place::Route => named["route"]["rate_limits"] = configuration.entries.clone(),
         }
@@ -114,6 +115,14 @@ fn listener(filter: &str, index: usize, configuration: &Configuration) -> anyhow
     };
     let routes = json!([named, route("/other", "other"), route("/", "upstream")]);
     merge(&mut host, &json!({"name": "all", "domains": ["*"], "routes": routes}));
+    let hosts = match &configuration.blocks {
+        Some(blocks) => {
+            serde_json::from_str(&blocks.for_envoy().to_string().replace(DOMAIN, &domain))?
+        }
+        None => json!([host]),
+    };
+    // What the upstream says that a stream has cost.
+    let header = json!({"key": DEBIT, "value": format!("%REQ({DEBIT})%")});
     Ok(json!({
         "name": domain,
         "address": socket_address("127.0.0.1:0".parse()?),
@@ -124,7 +133,10 @@ fn listener(filter: &str, index: usize, configuration: &Configuration) -> anyhow
                 "stat_prefix": "twin",
                 "internal_address_config": internal_addresses(),
                 "generate_request_id": false,
-                "route_config": {"virtual_hosts": [host]},
+                "route_config": {
+                    "virtual_hosts": hosts,
+                    "response_headers_to_add": [{"header": header}],
+                },
                 "http_filters": [set_metadata(), header_to_metadata(), limiting, router()],
             },
         }]}],
@@ -146,7 +158,7 @@ fn plugin(domain: &str, configuration: &Configuration) -> String {
     merge(&mut plugin, &configuration.ours);
     // Envoy's filter has no body of its own.
     plugin["denied"]["body"] = json!("");
-    plugin.to_string()
+    plugin.to_string().replace(DOMAIN, domain)
 }
 
 fn set_metadata() -> Value {
