@@ -64,6 +64,10 @@ pub(super) const TAG: &str = "entry";
 /// The key of the first entry of those for the end of a stream.
 pub(super) const LATE: &str = "late";
 
+/// The header with the number of a request, and the key of its entry in late refunds and in debits that depend on the
+/// response, so that each tells its request.
+pub(super) const NUMBER: &str = "x-number";
+
 /// Fields of the filter: of Envoy's and of ours.
 type Both = [Value; 2];
 
@@ -197,6 +201,10 @@ pub(super) fn entry(dice: &mut Dice, index: usize, place: Place) -> Value {
     if is_late || !of["hits_addend"]["format"].is_null() || dice.one_in(2) {
         let key = if is_late { LATE } else { TAG };
         let tag = json!({"descriptor_key": key, "descriptor_value": index.to_string()});
+        if is_late && depends_on_reply(&of["hits_addend"]) {
+            let number = json!({"header_name": NUMBER, "descriptor_key": NUMBER});
+            actions.insert(0, json!({"request_headers": number}));
+        }
         actions.insert(0, json!({"generic_key": tag}));
     }
     of["actions"] = json!(actions);
@@ -227,6 +235,12 @@ fn late_hits(dice: &mut Dice) -> Value {
             "%BYTES_SENT%".to_owned(),
         ])}),
     }
+}
+
+/// Whether late hits depend on whether the request is denied.
+fn depends_on_reply(hits: &Value) -> bool {
+    let format = hits["format"].as_str().unwrap_or_default();
+    hits["is_negative_hits"] == true || format.contains("RESP") || format.contains("BYTES")
 }
 
 /// A limit of its own, fixed or from dynamic metadata; the last two are ignored.

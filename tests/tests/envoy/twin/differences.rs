@@ -1,10 +1,11 @@
 //! The documented differences between the filters (docs/reference/filter.md, "Differences to Envoy's
 //! own filter"), as far as generated cases have them. Anything else is a defect.
 
-use super::configuration::{COST, Configuration, TAG};
-use super::recorder::Descriptor;
+use super::configuration::{COST, Configuration, NUMBER, TAG};
+use super::recorder::{Debits, Descriptor};
 use super::requests::Request;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io::Write;
 use tidegate_core::fingerprint;
 
@@ -43,10 +44,36 @@ fn without_zone(value: &[u8]) -> Vec<u8> {
     format!("{address}{}", rest.trim_start_matches(|char: char| char.is_ascii_digit())).into()
 }
 
+/// Removes what is owed as documented: by "a refund with `apply_on_stream_done` of a request that was denied", which ours
+/// does not make, and by requests with other hits, which may be denied by one filter alone.
+pub(super) fn with_same_debits(
+    [mut native, mut ours]: [Debits; 2],
+    denied: &BTreeSet<Vec<u8>>,
+    with_other_hits: &BTreeSet<Vec<u8>>,
+) -> [Debits; 2] {
+    let is_of = |debit: &Descriptor, numbers: &BTreeSet<Vec<u8>>| {
+        let number = debit.entries.get(1).filter(|(key, _)| key == NUMBER);
+        number.is_some_and(|(_, number)| numbers.contains(number))
+    };
+    native.retain(|debit, _| !(debit.is_refund && is_of(debit, denied)));
+    for debits in [&mut native, &mut ours] {
+        debits.retain(|debit, _| !is_of(debit, with_other_hits));
+    }
+    [native, ours]
+}
+
+/// Whether denials have an effect.
+pub(super) fn is_enforced(configuration: &Configuration) -> bool {
+    configuration.ours["filter_enforced"]["default_value"]["numerator"] != 0
+}
+
 /// "A denial that `filter_enforced` excludes": Envoy marks the response.
 pub(super) fn reply_of_ours(native: &str, configuration: &Configuration) -> String {
-    let is_enforced = configuration.ours["filter_enforced"]["default_value"]["numerator"] != 0;
-    if is_enforced { native.to_owned() } else { native.replace(" x-envoy-ratelimited: true", "") }
+    if is_enforced(configuration) {
+        native.to_owned()
+    } else {
+        native.replace(" x-envoy-ratelimited: true", "")
+    }
 }
 
 /// "`hits_addend` from a missing value or one that is not a number", "with a fraction, or above the

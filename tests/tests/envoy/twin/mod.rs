@@ -20,11 +20,13 @@ mod stack;
 use anyhow::{Context, ensure};
 use configuration::{ADDED, Configuration};
 use dice::Dice;
-use differences::{all_of_ours, of_ours, reply_of_ours, without_other_hits};
-use recorder::{Descriptor, Recorder};
+use differences::{
+    all_of_ours, is_enforced, of_ours, reply_of_ours, with_same_debits, without_other_hits,
+};
+use recorder::{Debits, Descriptor, Recorder};
 use requests::Request;
 use stack::{FILTERS, Stack, domain};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tidegate_tests::client::{Client, Reply};
 use tidegate_tests::wait;
@@ -97,9 +99,6 @@ impl Front {
     }
 }
 
-/// The hits of descriptors, without their own.
-type Debits = BTreeMap<Descriptor, u64>;
-
 /// A configuration of a batch.
 struct Case<'a> {
     configuration: &'a Configuration,
@@ -107,10 +106,14 @@ struct Case<'a> {
     fronts: [Front; 2],
     /// What streams have owed at their ends, in the form of ours. Ours groups it, so calls may differ.
     debits: [Debits; 2],
+    /// The numbers of the requests that were denied.
+    denied: BTreeSet<Vec<u8>>,
+    /// Those of requests with hits that differ as documented.
+    with_other_hits: BTreeSet<Vec<u8>>,
 }
 
 impl Case<'_> {
-    async fn run(&mut self, request: &Request) -> anyhow::Result<[Done; 2]> {
+    async fn run(&mut self, number: usize, request: &Request) -> anyhow::Result<[Done; 2]> {
         let [native, ours] = &mut self.fronts;
         let replies = tokio::try_join!(native.send(request), ours.send(request))?;
         let [of_native, of_ours] = self.calls();
@@ -118,7 +121,16 @@ impl Case<'_> {
             ensure!(calls.len() < 2, "two calls: {calls:?}");
             Ok(Done { reply, descriptors: calls.pop().unwrap_or_default() })
         };
-        Ok([done(of_native, replies.0)?, done(of_ours, replies.1)?])
+        let done = [done(of_native, replies.0)?, done(of_ours, replies.1)?];
+        let number = number.to_string().into_bytes();
+        let [native, ours] = done.each_ref().map(|done| &done.descriptors);
+        if all_of_ours(native) != *ours {
+            self.with_other_hits.insert(number.clone());
+        }
+        if ours.iter().any(recorder::is_denied) && is_enforced(self.configuration) {
+            self.denied.insert(number);
+        }
+        Ok(done)
     }
 
     /// The calls since the last time, but those at the ends of streams, which are added up.
@@ -138,7 +150,9 @@ impl Case<'_> {
     async fn owes_the_same(&mut self) -> bool {
         let same = wait::until("the same debits", wait::SOON, async || {
             let early = self.calls();
-            (early.iter().all(Vec::is_empty) && self.debits[0] == self.debits[1]).then_some(())
+            let [native, ours] =
+                with_same_debits(self.debits.clone(), &self.denied, &self.with_other_hits);
+            (early.iter().all(Vec::is_empty) && native == ours).then_some(())
         });
         same.await.is_ok()
     }
@@ -217,14 +231,20 @@ async fn batch(seed: u64, cases: &[u64], seen: &mut Seen) -> anyhow::Result<()> 
     for (index, (configuration, mut dice)) in configurations.iter().zip(dice).enumerate() {
         let [native, ours] = FILTERS.map(|filter| Front::connect(&stack, filter, index));
         let fronts = [native.await?, ours.await?];
-        let debits = Default::default();
-        let mut case = Case { configuration, recorder: &stack.recorder, fronts, debits };
+        let mut case = Case {
+            configuration,
+            recorder: &stack.recorder,
+            fronts,
+            debits: Default::default(),
+            denied: BTreeSet::new(),
+            with_other_hits: BTreeSet::new(),
+        };
         let wrong = seen.wrong.len();
-        for _ in 0..REQUESTS {
-            let request = Request::new(&mut dice);
+        for number in 0..REQUESTS {
+            let request = Request::new(&mut dice, number);
             let case_of = cases[index];
             let told = || format!("seed {seed}, case {case_of}: {configuration}\n{request}");
-            let done = case.run(&request).await.with_context(told)?;
+            let done = case.run(number, &request).await.with_context(told)?;
             seen.count(configuration, &done);
             if !case.is_same(&request, &done) {
                 seen.wrong.push(format!("{}\n{done:#?}", told()));

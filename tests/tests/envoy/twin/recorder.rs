@@ -51,6 +51,9 @@ impl fmt::Debug for Descriptor {
     }
 }
 
+/// The hits of descriptors, which have none of their own.
+pub(super) type Debits = BTreeMap<Descriptor, u64>;
+
 /// The calls of each domain, in order: their descriptors.
 type Calls = BTreeMap<String, Vec<Vec<Descriptor>>>;
 

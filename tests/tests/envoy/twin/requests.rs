@@ -1,6 +1,6 @@
 //! Requests.
 
-use super::configuration::{COST, DEBIT};
+use super::configuration::{COST, DEBIT, NUMBER};
 use super::dice::Dice;
 use super::pools::{ADDRESSES, INVALID, LONG, PIECES, REPEATED_HEADERS, TOKENS, VALUES};
 use std::fmt;
@@ -35,8 +35,8 @@ const COSTS: [&str; 12] =
 const DEBITS: [&str; 5] = ["0", "1", "7", "0042", "1000000000"];
 
 impl Request {
-    pub(super) fn new(dice: &mut Dice) -> Request {
-        let mut headers: Vec<(&str, Vec<u8>)> = Vec::new();
+    pub(super) fn new(dice: &mut Dice, number: usize) -> Request {
+        let mut headers = vec![(NUMBER, number.to_string().into_bytes())];
         for name in ["x-a", "x-b", "user-agent", "x-meta"] {
             if !dice.one_in(4) {
                 headers.push((name, value(dice)));
