@@ -3,6 +3,7 @@
 use super::actions::action;
 use super::blocks::Blocks;
 use super::dice::Dice;
+use super::hits::{depends_on_reply, hits_addend, late_hits, limit};
 use serde_json::{Value, json};
 use std::fmt;
 use tidegate_tests::bootstrap::merge;
@@ -209,50 +210,4 @@ pub(super) fn entry(dice: &mut Dice, index: usize, place: Place) -> Value {
     }
     of["actions"] = json!(actions);
     of
-}
-
-fn hits_addend(dice: &mut Dice) -> Value {
-    match dice.below(2) {
-        0 => json!({"number": dice.pick(&[0, 1, 5, 1_000_000_000])}),
-        _ => json!({"format": dice.pick(&[
-            format!("%REQ({COST})%"),
-            format!("%REQ(x-none?{COST})%"),
-            "%DYNAMIC_METADATA(dyn:seven)%".to_owned(),
-        ])}),
-    }
-}
-
-/// Hits that are counted at the end of a stream.
-fn late_hits(dice: &mut Dice) -> Value {
-    match dice.below(3) {
-        0 => json!({"number": dice.pick(&[0, 1, 5, 1_000_000_000])}),
-        _ => json!({"format": dice.pick(&[
-            format!("%REQ({DEBIT})%"),
-            format!("%RESP({DEBIT})%"),
-            format!("%RESP(x-none?{DEBIT})%"),
-            "%RESP(x-none)%".to_owned(),
-            "%DYNAMIC_METADATA(dyn:seven)%".to_owned(),
-            "%BYTES_SENT%".to_owned(),
-        ])}),
-    }
-}
-
-/// Whether late hits depend on whether the request is denied.
-fn depends_on_reply(hits: &Value) -> bool {
-    let format = hits["format"].as_str().unwrap_or_default();
-    hits["is_negative_hits"] == true || format.contains("RESP") || format.contains("BYTES")
-}
-
-/// A limit of its own, fixed or from dynamic metadata; the last two are ignored.
-fn limit(dice: &mut Dice) -> Value {
-    let metadata = |key: &str| {
-        let key = json!({"key": "dyn", "path": [{"key": key}]});
-        json!({"dynamic_metadata": {"metadata_key": key}})
-    };
-    match dice.below(4) {
-        0 => json!({"rate_limit": {"requests_per_unit": 7, "unit": "DAY"}}),
-        1 => metadata("limit"),
-        2 => metadata("no_limit"),
-        _ => metadata("none"),
-    }
 }
