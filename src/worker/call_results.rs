@@ -66,7 +66,7 @@ impl<H: Host> Worker<H> {
                     let shadow = self.denying_in_shadow(&pending, &answer, now);
                     self.decide_requester(
                         requester,
-                        Decided { verdict: answer.verdict, limits, shadow, additions },
+                        Answered { verdict: answer.verdict, limits, shadow, additions },
                         now,
                     );
                 }
@@ -104,8 +104,8 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    fn decide_requester(&mut self, requester: Requester, decided: Decided, now: Timestamp) {
-        let Decided { verdict, limits, mut shadow, additions } = decided;
+    fn decide_requester(&mut self, requester: Requester, answered: Answered, now: Timestamp) {
+        let Answered { verdict, limits, mut shadow, additions } = answered;
         let additions = additions.and_then(|answered| self.report_metadata(requester, *answered));
         if verdict == Verdict::Deny && self.enforces_denial(requester) {
             if self.config.reports.filter_state == FilterState::All {
@@ -409,7 +409,7 @@ impl<H: Host> Worker<H> {
 }
 
 /// A decision by a response.
-struct Decided {
+struct Answered {
     verdict: Verdict,
     limits: Vec<LimitStatus>,
     /// The limits in shadow that would have denied.
