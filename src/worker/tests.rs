@@ -22,6 +22,7 @@ use crate::worker::call_error::CallError;
 use crate::worker::pending_calls::CALLS_MAX;
 use authority::{Authority, made_up, status};
 use proptest::prelude::*;
+use states::after_ms;
 use tidegate_core::{Lease, LimitView, Nanos, Status, Timestamp, Unit, Verdict};
 use world::{Envoy, MILLI, NoFacts, Sent, WAIT_MS_MAX};
 
@@ -44,6 +45,16 @@ fn fail_all(envoy: &mut Envoy, error: CallError) -> usize {
         envoy.wake_all();
     }
     calls.len()
+}
+
+/// Denies the pending call for 900 ms.
+fn deny_only_call(envoy: &mut Envoy) {
+    let ends = after_ms(envoy, 900).as_nanos();
+    let call = only_call(envoy);
+    let denial = made_up(Verdict::Deny, vec![status(Verdict::Deny, 0, ends)]);
+    envoy.world_mut().sent.clear();
+    envoy.workers[0].on_answer(call.id, Ok(&denial));
+    envoy.wake_all();
 }
 
 fn only_call(envoy: &Envoy) -> Sent {

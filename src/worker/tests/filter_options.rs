@@ -1,14 +1,11 @@
 //! The options of Envoy's own filter: selection of requests, enforcement of denials, errors.
 
-use super::authority::{made_up, status};
-use super::states::after_ms;
 use super::world::{Envoy, NoFacts};
-use super::{fail_all, only_call, replied, resumed};
+use super::{deny_only_call, fail_all, replied, resumed};
 use crate::config::{Fraction, RequestType, Selection};
 use crate::host::{RequestFacts, StreamId};
 use crate::worker::HeadersStatus;
 use crate::worker::call_error::CallError;
-use tidegate_core::Verdict;
 
 /// A request from an address, with the header by which Envoy marks internal ones.
 struct Marked(Option<&'static str>);
@@ -77,16 +74,6 @@ fn enforcing(share: Fraction) -> Envoy {
     Envoy::with(1, |config| config.filter_enforced = share)
 }
 
-/// Denies the pending call for 900 ms.
-fn deny(envoy: &mut Envoy) {
-    let ends = after_ms(envoy, 900).as_nanos();
-    let call = only_call(envoy);
-    let denial = made_up(Verdict::Deny, vec![status(Verdict::Deny, 0, ends)]);
-    envoy.world_mut().sent.clear();
-    envoy.workers[0].on_answer(call.id, Ok(&denial));
-    envoy.wake_all();
-}
-
 #[test]
 fn denials_that_are_not_enforced_pass_and_are_counted() {
     for (share, carried_out) in [(Fraction::ALL, true), (none(), false)] {
@@ -95,7 +82,7 @@ fn denials_that_are_not_enforced_pass_and_are_counted() {
         envoy.request(0, &[("a", 1)]);
         envoy.request(0, &[("a", 1)]);
         envoy.counted();
-        deny(&mut envoy);
+        deny_only_call(&mut envoy);
         let (_, last) = envoy.request(0, &[("a", 1)]);
         let counted: Vec<(String, i64)> = envoy.counted();
         if carried_out {
@@ -115,7 +102,7 @@ fn denials_that_are_not_enforced_pass_and_are_counted() {
 fn a_share_of_denials_is_enforced() {
     let mut envoy = enforcing(half());
     envoy.request(0, &[("a", 1)]);
-    deny(&mut envoy);
+    deny_only_call(&mut envoy);
     let before = replied(&envoy).len();
     assert!(before <= 1);
     let denied =
@@ -129,7 +116,7 @@ fn descriptors_in_shadow_count_once_whatever_is_enforced() {
     let mut envoy = enforcing(none());
     envoy.request_with_shadow(0, &[], &[("a", 1)]);
     envoy.counted();
-    deny(&mut envoy);
+    deny_only_call(&mut envoy);
     assert_eq!(envoy.counted(), [("shadow_denied".to_owned(), 1)]);
 }
 

@@ -3,7 +3,7 @@
 use super::authority::{made_up, status};
 use super::states::after_ms;
 use super::world::Envoy;
-use super::{fail_all, only_call};
+use super::{deny_only_call, fail_all, only_call};
 use crate::config::{Config, FormatChoice, Formats};
 use crate::host::{RequestFacts, StreamId};
 use crate::worker::call_error::CallError;
@@ -23,12 +23,7 @@ fn denied(envoy: &mut Envoy, waiting: usize) -> Vec<(String, String)> {
         envoy.request(0, &[("a", 1)]);
     }
     assert_eq!(envoy.world().header_reads, 0);
-    let ends = after_ms(envoy, 900).as_nanos();
-    let call = only_call(envoy);
-    let denial = made_up(Verdict::Deny, vec![status(Verdict::Deny, 0, ends)]);
-    envoy.world_mut().sent.clear();
-    envoy.workers[0].on_answer(call.id, Ok(&denial));
-    envoy.wake_all();
+    deny_only_call(envoy);
     envoy.request(0, &[("a", 1)]);
     assert_eq!(envoy.world().bodies.len(), waiting + 2);
     seen(envoy)

@@ -1,21 +1,12 @@
 //! Debits: hits that have happened and count whether or not they fit, once each, and refunds of hits that have not.
 
-use super::leases::{leasing, wants};
+use super::leases::{EVERY_ALGORITHM, leasing, wants};
 use super::*;
 use std::time::Duration;
 use tidegate_core::DebitRequest;
 
 const SECOND: u64 = 1_000_000_000;
 const SEQUENCE: u64 = 0x5e9;
-
-const EVERY_ALGORITHM: [&str; 6] = [
-    "{period: 10s, requests: 100}",
-    "{algorithm: first_hit_window, period: 10s, requests: 100}",
-    "{algorithm: token_bucket, period: 1000s, requests: 100}",
-    "{algorithm: sliding_window, period: 10s, requests: 100}",
-    "{algorithm: sliding_buckets, period: 10s, requests: 100}",
-    "{algorithm: sliding_buckets, exact: true, period: 10s, requests: 100}",
-];
 
 fn at(nanos: u64) -> Timestamp {
     Timestamp::from_secs(START).saturating_add(Nanos::new(nanos))

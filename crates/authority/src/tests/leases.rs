@@ -15,7 +15,7 @@ const OTHER: u64 = 0xb2;
 
 const WINDOW: &str = "- {key: k, rate_limit: {unit: day, requests_per_unit: 100}}";
 
-const EVERY_ALGORITHM: [&str; 6] = [
+pub(super) const EVERY_ALGORITHM: [&str; 6] = [
     "{period: 10s, requests: 100}",
     "{algorithm: first_hit_window, period: 10s, requests: 100}",
     "{algorithm: token_bucket, period: 1000s, requests: 100}",
