@@ -46,7 +46,6 @@ pub(crate) use virtual_hosts::{ByName, NOTHING, OF_OTHER_HOSTS, VirtualHost};
 pub use when::When;
 
 use crate::matching::query::Parameters;
-use std::rc::Rc;
 use std::time::Duration;
 
 /// A valid configuration.
@@ -84,7 +83,7 @@ pub struct Config {
     pub entry_options: Vec<EntryOptions>,
     /// The charges of entries that are charged when the stream ends, or that refund. The hits of
     /// such an entry stand for its index here.
-    pub late_charges: Rc<[LateCharge]>,
+    pub late_charges: Vec<LateCharge>,
     /// Whether there is a `selection`, or a late charge.
     pub is_special: bool,
     /// The query parameters that the actions need.

@@ -177,7 +177,7 @@ impl<H: Host> Worker<H> {
         if let Some((failures, first)) = enforced.take_failures() {
             self.note_condition(failures, &first);
         }
-        let status = if is_special {
+        let status = if is_special && !self.config.late_charges.is_empty() {
             self.decide_late_request(stream, facts, enforced, shadowed)
         } else {
             self.decide_request(stream, enforced, shadowed)
@@ -279,8 +279,8 @@ impl<H: Host> Worker<H> {
     /// are noted; those of an answer that is still to come are only counted.
     #[inline(never)]
     fn shadow(&mut self, stream: StreamId, descriptors: &Descriptors, now: Timestamp) {
-        match self.decide(descriptors, Attempt::First, now) {
-            LocalDecision::Allow => {}
+        match self.decide_unless_refunding(descriptors, Attempt::First, now) {
+            LocalDecision::Allow => self.note_taken(Requester::Shadow(stream), None, now),
             LocalDecision::Deny => {
                 self.stats.count(Counter::ShadowDenied);
                 let names = self.denying(descriptors, now);

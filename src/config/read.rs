@@ -27,7 +27,6 @@ use super::{
 };
 use checks::{not_empty, number_or};
 use filter_options::{fraction, selection, status_on_error};
-use std::rc::Rc;
 use std::time::Duration;
 use virtual_hosts::Lists;
 
@@ -117,7 +116,7 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         rate_limits,
         virtual_hosts,
         entry_options,
-        late_charges: Rc::from(late_charges),
+        late_charges,
         parameters: interner.parameters(),
         path: interner.header(":path"),
     })

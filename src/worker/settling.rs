@@ -72,7 +72,8 @@ impl Owed {
 }
 
 impl<H: Host> Worker<H> {
-    /// Decides a request of a configuration that may have late charges or refunds.
+    /// Decides a request of a configuration with late charges or refunds. Requests without any are
+    /// decided like those of others.
     #[cold]
     #[inline(never)]
     pub(super) fn decide_late_request(
@@ -83,9 +84,10 @@ impl<H: Host> Worker<H> {
         shadowed: &mut Descriptors,
     ) -> HeadersStatus {
         let mut owed = Vec::new();
-        if !self.config.late_charges.is_empty() {
-            self.take_owed(facts, enforced, Place::Enforced, &mut owed);
-            self.take_owed(facts, shadowed, Place::Shadowed, &mut owed);
+        self.take_owed(facts, enforced, Place::Enforced, &mut owed);
+        self.take_owed(facts, shadowed, Place::Shadowed, &mut owed);
+        if owed.is_empty() && !enforced.has_refunds() && !shadowed.has_refunds() {
+            return self.decide_request(stream, enforced, shadowed);
         }
         self.decide_late(stream, enforced, shadowed, owed)
     }
@@ -175,9 +177,6 @@ impl<H: Host> Worker<H> {
         shadowed: &Descriptors,
         mut costs: Vec<Owed>,
     ) -> HeadersStatus {
-        if enforced.is_empty() && shadowed.is_empty() && costs.is_empty() {
-            return HeadersStatus::Continue;
-        }
         let now = self.host.now();
         let bytes = costs.iter().map(Owed::bytes).fold(0, usize::saturating_add);
         let owing_bytes = self.owing_bytes.saturating_add(bytes);
@@ -194,8 +193,8 @@ impl<H: Host> Worker<H> {
             let owing = Owing { state: Some(StreamState::Paused), costs, bytes };
             self.streams.insert(stream, StreamState::Owing(Box::new(owing)));
             let outcome = self.enforce_late(stream, enforced, now);
-            if !matches!(outcome, Some(Outcome::Deny(_))) {
-                self.shadow_late(stream, shadowed, now);
+            if !shadowed.is_empty() && !matches!(outcome, Some(Outcome::Deny(_))) {
+                self.shadow(stream, shadowed, now);
             }
             outcome
         };
@@ -247,24 +246,6 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    fn shadow_late(&mut self, stream: StreamId, descriptors: &Descriptors, now: Timestamp) {
-        if descriptors.is_empty() {
-            return;
-        }
-        match self.decide_unless_refunding(descriptors, Attempt::First, now) {
-            LocalDecision::Allow => self.note_taken(Requester::Shadow(stream), None, now),
-            LocalDecision::Deny => {
-                self.stats.count(Counter::ShadowDenied);
-                let names = self.denying(descriptors, now);
-                self.note_shadow(stream, &names);
-            }
-            LocalDecision::Ask => {
-                // Without a decision nothing is counted.
-                let _ = self.call_or_wait(Requester::Shadow(stream), descriptors, now);
-            }
-        }
-    }
-
     /// Only the sidecar can refund, together with the rest of the request.
     pub(super) fn decide_unless_refunding(
         &mut self,
@@ -286,6 +267,9 @@ impl<H: Host> Worker<H> {
         statuses: Option<&[Status]>,
         now: Timestamp,
     ) {
+        if self.config.late_charges.is_empty() {
+            return;
+        }
         let (Requester::Stream(stream) | Requester::Shadow(stream)) = requester;
         let Some(StreamState::Owing(owing)) = self.streams.get_mut(&stream) else { return };
         let (charges, local) = (&self.config.late_charges, &self.local);
