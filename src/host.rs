@@ -159,7 +159,7 @@ pub trait RequestFacts {
     fn property<T>(&self, path: &[&str], read: impl FnOnce(&[u8]) -> T) -> Option<T>;
 }
 
-/// A stream of which nothing can be read, for workers outside of Envoy.
+/// A stream without readable values, for workers outside of Envoy.
 #[derive(Debug, Clone, Copy)]
 pub struct NoFacts;
 

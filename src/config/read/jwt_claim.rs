@@ -27,7 +27,7 @@ const FIELDS: [&str; 8] = [
 pub(super) fn extension(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
     node.object("an object with `name` and `typed_config`", &["name", "typed_config"], &[])?;
     let name = node.required("name")?;
-    // Envoy goes by the type.
+    // Envoy finds an extension by its type.
     name.text()?;
     let config = node.required("typed_config")?;
     let of_type = config.at("@type");

@@ -13,7 +13,7 @@ use tidegate_tests::stack::Stack;
 use tidegate_tests::wait;
 use tokio::process::Command;
 
-/// The plugin configuration for this bootstrap of Envoy, all of which has to have an equivalent.
+/// The plugin configuration for this bootstrap of Envoy. Fails if a part has no equivalent.
 async fn translated(bootstrap: &Path) -> anyhow::Result<Value> {
     let mut command = Command::new(artifacts::sidecar()?);
     command.arg("translate").arg(bootstrap);

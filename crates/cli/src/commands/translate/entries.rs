@@ -1,5 +1,5 @@
-//! Lists of `rate_limits`. The filter's own reader says of each entry what it does not support, so that what is said
-//! here and there is the same. An entry with a mistake is left out: without a part it would limit other requests.
+//! Lists of `rate_limits`. The filter's own reader checks each entry, so its messages about unsupported parts are the
+//! same here and in Envoy's log. An entry with a mistake is left out: without a part it would limit other requests.
 
 use super::input::At;
 use super::report::Report;

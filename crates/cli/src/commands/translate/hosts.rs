@@ -291,7 +291,7 @@ impl Hosts<'_> {
         })
     }
 
-    /// `per_route` of a block. `instead` is what it has to be for a list of which nothing remains.
+    /// `per_route` of a block. `instead` is its value for a list without a remaining entry.
     fn json(&self, per_route: &PerRoute, instead: Option<&Value>) -> Value {
         let mut json = json!({});
         let lost = per_route.list.is_there && per_route.list.entries.is_empty();

@@ -9,7 +9,7 @@ fn options() -> TranslateOptions {
     TranslateOptions { files: Vec::new(), filter: None, domain: None, cluster: None, strict: false }
 }
 
-/// What a text means, and what is said of it. What the filter would refuse fails the test.
+/// The translation of a text, and the findings about it. A translation that the filter would refuse fails the test.
 #[track_caller]
 fn translated(options: &TranslateOptions, text: &str) -> (Value, Vec<String>) {
     let files = [File::of("f", text).unwrap()];
@@ -25,7 +25,7 @@ fn check(text: &str, expected: &Value) {
     assert_eq!(findings, [""; 0], "for {text}");
 }
 
-/// The findings, each of which has to have these words.
+/// Checks that each finding contains these words.
 #[track_caller]
 fn check_findings(text: &str, expected: &[&str]) -> Value {
     let (config, findings) = translated(&options(), text);
@@ -253,7 +253,7 @@ fn an_entry_with_a_part_that_has_no_equivalent_is_left_out() {
         ],
     );
     assert_eq!(config["rate_limits"], json!([{"actions": [{"remote_address": {}}]}]));
-    // No other list steps in for one of which nothing remains.
+    // If no entry of a list remains, no other list takes its place.
     let hosts = format!(
         "- name: v\n  domains: ['*']\n  rate_limits: [ {ENTRY} ]\n  routes: [ {{ name: r, match: {{ prefix: / }}, \
          route: {{ cluster: c, rate_limits: [ {{ actions: [ {{ extension: {{ name: x, typed_config: {{}} }} }} ] }} ] }} }} ]"
