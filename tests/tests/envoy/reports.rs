@@ -234,7 +234,7 @@ descriptors:
         ensure!(reply.header("ratelimit-policy") == Some(policy), "{reply:?}");
         ensure!(reply.status == if number <= 100 { 200 } else { 429 }, "{number}: {reply:?}");
     }
-    let local = stack.envoy.decisions().await?;
+    let local = stack.envoy.decisions_of(102).await?;
     ensure!(local.allowed_local > 0, "{local:?}");
     Ok(())
 }
