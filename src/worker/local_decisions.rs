@@ -19,7 +19,7 @@ use tidegate_core::{Nanos, Timestamp};
 /// At most 2 MB for a full table.
 pub(super) const ENTRIES_BYTES_MAX: usize = 1_024;
 /// Only mass evictions fill this queue. Further tokens stay charged until their windows end.
-const TO_RETURN_MAX: usize = 256;
+pub(super) const TO_RETURN_MAX: usize = 256;
 
 /// Whether a request is decided for the first time: only then it counts as demand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 //! nothing.
 
 use super::Worker;
+use super::local_decisions::TO_RETURN_MAX;
 use crate::host::stats::Gauge;
 use crate::host::{CallId, Host};
 use crate::leases::local_table::ReturnableTokens;
@@ -16,6 +17,10 @@ use tidegate_core::Timestamp;
 
 /// Each visit costs a read of shared data, about a microsecond.
 const VISITS_MAX: usize = 256;
+
+/// Beyond this length of the queue of returns, a visit might find no room for its tokens: those of a
+/// worker's pool and of a slot's.
+const VISITED_QUEUE_MAX: usize = TO_RETURN_MAX - 2 * TokenPool::LEASES_MAX;
 
 struct Visited {
     /// The worker's tokens that found no place in the slot.
@@ -63,6 +68,10 @@ impl<H: Host> Worker<H> {
 
     fn visit_watched(&mut self, now: Timestamp) {
         for _ in 0..VISITS_MAX.min(self.local.watched()) {
+            // Tokens without a place in the queue would stay charged. Here they wait for one.
+            if self.to_return.len() > VISITED_QUEUE_MAX {
+                return;
+            }
             let next = self.local.next_watched(self.visited);
             // After the last one, from the start.
             let Some((index, key)) = next.or_else(|| self.local.next_watched(0)) else { return };

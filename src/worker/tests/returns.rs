@@ -11,7 +11,7 @@ use crate::leases::token_pool::LeaseTokens;
 use crate::worker::HeadersStatus;
 use crate::worker::call_error::CallError;
 use prost::Message;
-use tidegate_core::{Charge, Hits, LeaseRequest, Timestamp, Verdict};
+use tidegate_core::{Charge, Hits, LeaseRequest, Status, Timestamp, Verdict};
 use tidegate_wire::{request_from_wire, rls};
 
 fn entries_of(envoy: &Envoy, name: &str) -> Box<[u8]> {
@@ -471,4 +471,37 @@ fn without_leases_nothing_is_recalled() {
     let now = envoy.now();
     envoy.workers[0].recover_tokens(&mut pending, CallError::Late, now);
     assert_eq!(envoy.workers[0].recalls.len(), 0);
+}
+
+/// When hundreds of keys became idle at once, ticks queued more tokens than they returned. What found
+/// no place in the queue stayed charged until the windows ended: 40 % of what the keys had used.
+#[test]
+fn the_tokens_of_many_keys_that_become_idle_at_once_all_go_back() {
+    let mut envoy = Envoy::new(1, 4_096);
+    let names: Vec<String> = (0..1_000).map(|number| format!("k{number}")).collect();
+    for (number, name) in names.iter().enumerate() {
+        let lease = tokens(&envoy, number as u64, 5);
+        hold(&mut envoy, name, lease);
+    }
+    // A few share a set of the worker's table with too many others.
+    let held = envoy.workers[0].local.watched();
+    assert!(held > 990, "{held}");
+    let mut back = Vec::new();
+    while tick_returns(&mut envoy, &mut back) {}
+    back.sort_unstable();
+    back.dedup();
+    assert_eq!(back.len(), held);
+}
+
+/// Ticks until nothing more goes back. Answers each return, and adds its leases to `back`.
+fn tick_returns(envoy: &mut Envoy, back: &mut Vec<u64>) -> bool {
+    envoy.pass_ms(20);
+    envoy.tick_all();
+    let calls = std::mem::take(&mut envoy.world_mut().sent);
+    for call in &calls {
+        back.extend(returned(call));
+        let statuses = returned(call).iter().map(|_| Status::NO_LIMIT).collect();
+        envoy.workers[0].on_answer(call.id, Ok(&made_up(Verdict::Allow, statuses)));
+    }
+    !calls.is_empty() || envoy.workers[0].local.watched() > 0
 }

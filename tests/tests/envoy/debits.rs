@@ -284,25 +284,33 @@ async fn ended(streams: Vec<JoinHandle<anyhow::Result<Reply>>>) -> anyhow::Resul
     Ok(())
 }
 
+/// Without leases, the count is exactly that of the debits. With them, it never is below, and above it
+/// by what two returns of one lease have left charged: one in 32 collides.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_streams_that_end_at_once_are_all_debited() -> anyhow::Result<()> {
     const STREAMS: u64 = 2_000;
     let limits = limits("{ unit: hour, requests_per_unit: 100000 }");
-    let plugin = configured(&peek_and_debit(&json!({"format": COST})));
-    let stack = started(&limits, &plugin, 2).await?;
-    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let sum = (0..STREAMS).map(cost_of).sum::<u64>();
-    let streams = begun(&stack, STREAMS, |stream| format!("client-{}", stream % 700)).await?;
-    stack.upstream.release(STREAMS as usize);
-    ended(streams).await?;
-    debited(&stack, sum).await?;
-    // Once unneeded tokens have been returned.
-    wait::until("exactly the debits to be counted", wait::RECALL, async || {
-        (counted(&stack).await.ok()? == sum as f64).then_some(())
-    })
-    .await?;
-    let calls = stack.envoy.filter_stat("asks").await?;
-    println!("{calls} calls for {STREAMS} peeks and debits of 700 clients");
+    for (slots, workers, above) in [(0, 2, 0), (8_192, 2, sum / 20), (8_192, 1, sum / 20)] {
+        let plugin = configured(&peek_and_debit(&json!({"format": COST})));
+        let mut plugin: Value = serde_json::from_str(&plugin)?;
+        plugin["leases"] = json!({"slots": slots});
+        let stack = started(&limits, &plugin.to_string(), workers).await?;
+        wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
+        let streams = begun(&stack, STREAMS, |stream| format!("client-{}", stream % 700)).await?;
+        stack.upstream.release(STREAMS as usize);
+        ended(streams).await?;
+        debited(&stack, sum).await?;
+        // Once unneeded tokens have been returned.
+        wait::until("the debits to be counted", wait::RECALL, async || {
+            (counted(&stack).await.ok()? <= (sum + above) as f64).then_some(())
+        })
+        .await?;
+        let counted = counted(&stack).await?;
+        ensure!(counted >= sum as f64, "{slots} slots, {workers} workers: {counted} of {sum}");
+        let calls = stack.envoy.filter_stat("asks").await?;
+        println!("{calls} calls for {STREAMS} peeks and debits of 700 clients, {slots} slots");
+    }
     Ok(())
 }
 
