@@ -45,7 +45,7 @@ pub struct Shared {
     pub clock: Arc<dyn Fn() -> Option<Timestamp> + Send + Sync>,
     /// Runs a task to its end.
     pub spawn: Arc<dyn Fn(Task) + Send + Sync>,
-    /// A random number of this sidecar.
+    /// A random number of this sidecar, the same for all its processes.
     pub sidecar: u64,
     pub failure: Failure,
 }

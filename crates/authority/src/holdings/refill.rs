@@ -4,7 +4,7 @@
 //! rate of late, at most a share of what is left, as leases of proxies are sized. If a request does not fit, the
 //! holding keeps a denial for so many hits: until they can fit, but briefly while other sidecars may give tokens back.
 
-use super::desk::{BEFORE_END, UNUSED_FOR, per_second};
+use super::desk::{BEFORE_END, KNOWN_MAX, UNUSED_FOR, per_second};
 use super::flights::Need;
 use super::{Holdings, Target, never_reached};
 use crate::counters::Undecided;
@@ -110,7 +110,12 @@ impl Holdings {
                 None => 0,
             },
         };
-        let ahead = by_rate.max(wanted.saturating_mul(PER_WANTED));
+        // Tokens that nobody looks after would not come back.
+        let has_room = known.is_some() || desk.known < KNOWN_MAX;
+        let ahead = match has_room {
+            true => by_rate.max(wanted.saturating_mul(PER_WANTED)),
+            false => 0,
+        };
         Ok(Wish { needs, held, owed, ahead, now })
     }
 

@@ -20,7 +20,7 @@ use tidegate_core::{
 };
 
 /// Tries until a request is refused. Each but the first follows a refill whose tokens others were quicker to spend.
-const TRIES_MAX: u32 = 16;
+const TRIES_MAX: u32 = 8;
 
 /// Denies everything, for a second.
 static CLOSED: LazyLock<Quota> = LazyLock::new(|| {
@@ -269,7 +269,8 @@ impl<'p> Round<'p> {
                     self.done(holdings, plan);
                     return Ok(Next::Done);
                 }
-                self.refill(holdings, plan).await
+                // Boxed: most requests never come here, and all would carry its room.
+                Box::pin(self.refill(holdings, plan)).await
             }
         }
     }

@@ -4,6 +4,7 @@
 mod buckets;
 mod decide_all;
 mod exact_times;
+mod held;
 mod leases;
 mod sliding;
 mod slow_buckets;

@@ -1,9 +1,8 @@
 //! The bound of every algorithm over several sidecars, whatever the network, crashes and clocks do, against a slow list
 //! of all admitted hits.
 
-use super::world::{Network, START, World, key};
+use super::world::{Network, World, key};
 use proptest::prelude::*;
-use tidegate_core::Verdict;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -125,7 +124,7 @@ fn run(world: &mut World, steps: &[Step]) -> Vec<(u64, u64)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 120, ..ProptestConfig::default() })]
 
     #[test]
     fn no_limit_admits_more_than_its_algorithm_allows((limits, bound, _) in limits(), steps in steps()) {
@@ -190,11 +189,9 @@ fn limits_are_used_up_by_steady_traffic() {
         }
         world.pass(5_000);
         let (allowed, commands) = (world.allowed(), world.commands());
-        eprintln!("{allowed} allowed, {commands} commands of {limit}");
         assert!(allowed >= least, "{allowed} of {limit}");
-        let last = world.answered.last().and_then(|last| last.answer.as_ref().ok());
-        assert_eq!(last.map(|answer| answer.statuses.len()), Some(1));
-        assert!(last.is_some_and(|answer| answer.verdict == Verdict::Deny || allowed < 2_200));
-        assert!(START > 0);
+        // A limit that recovers all the time is asked for every hit.
+        let most = if limit.contains("bucket,") { 6_000 } else { 300 };
+        assert!(commands <= most, "{commands} commands of {limit}");
     }
 }

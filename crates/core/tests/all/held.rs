@@ -1,0 +1,264 @@
+//! Held tokens: their ends, denials and debts, and a slow twin that keeps a list of them.
+
+use crate::slow_contract::runner;
+use proptest::prelude::*;
+use std::sync::Arc;
+use tidegate_core::{
+    Charge, FixedWindow, Held, Hits, Lack, Nanos, Outcome, Quota, Refill, Timestamp, TokenBucket,
+    decide,
+};
+
+const SECOND: u64 = 1_000_000_000;
+const START: u64 = 1_700_092_800 * SECOND;
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::from_nanos(START + millis * 1_000_000)
+}
+
+fn bucket(burst: u32) -> Quota {
+    let bucket = TokenBucket::new(burst, Nanos::from_secs(10), burst, burst).unwrap();
+    Quota::held(Arc::new(Quota::TokenBucket(bucket)))
+}
+
+fn window(limit: u32) -> Quota {
+    let window = FixedWindow::new(limit, Nanos::from_secs(3)).unwrap();
+    Quota::held(Arc::new(Quota::FixedWindow(window)))
+}
+
+fn held(quota: &Quota) -> &Held {
+    match quota {
+        Quota::Held(held, _) => held,
+        _ => panic!("not held"),
+    }
+}
+
+fn of(quota: &Quota) -> &Quota {
+    match quota {
+        Quota::Held(_, of) => of,
+        _ => panic!("not held"),
+    }
+}
+
+/// A refill of `tokens` at `now`.
+fn refill(quota: &Quota, tokens: u64, now: Timestamp) -> Refill {
+    let end = held(quota).end(of(quota).spendable_until(&[0; 4], now), now);
+    let more_at = at(60_000);
+    Refill { tokens, ahead: tokens, end, left: 0, more_at, denied: None, paid: 0 }
+}
+
+fn take(state: &mut [u64; 4], quota: &Quota, hits: u64, now: Timestamp) -> bool {
+    decide(state, quota, Charge::Take(Hits::new(hits)), now).is_allow()
+}
+
+#[test]
+fn tokens_of_a_window_end_with_it() {
+    let (quota, mut state) = (window(100), [0; 4]);
+    held(&quota).add(&mut state, &refill(&quota, 10, at(2_000)), at(2_001));
+    assert!(take(&mut state, &quota, 4, at(2_500)));
+    assert!(!take(&mut state, &quota, 7, at(2_999)));
+    assert_eq!(held(&quota).tokens(&state, at(2_999)), 6);
+    assert_eq!(held(&quota).tokens(&state, at(3_000)), 0);
+    assert_eq!(quota.spendable_until(&state, at(2_500)), at(3_000));
+    // Those of the next window do not revive them.
+    held(&quota).add(&mut state, &refill(&quota, 3, at(3_000)), at(3_000));
+    assert_eq!(held(&quota).tokens(&state, at(3_000)), 3);
+}
+
+#[test]
+fn tokens_of_a_bucket_last_one_to_two_seconds() {
+    let (quota, mut state) = (bucket(100), [0; 4]);
+    let tokens = |state: &[u64; 4], millis| held(&quota).tokens(state, at(millis));
+    held(&quota).add(&mut state, &refill(&quota, 10, at(999)), at(999));
+    assert_eq!((tokens(&state, 1_999), tokens(&state, 2_000)), (10, 0));
+    held(&quota).add(&mut state, &refill(&quota, 7, at(1_000)), at(1_001));
+    assert_eq!((tokens(&state, 1_999), tokens(&state, 2_000), tokens(&state, 3_000)), (17, 7, 0));
+    // The older ones are spent first.
+    assert_eq!(quota.next_spendable_until(&state, at(1_500)), at(2_000));
+    assert!(take(&mut state, &quota, 12, at(1_500)));
+    assert_eq!((tokens(&state, 1_999), tokens(&state, 2_000)), (5, 5));
+    assert_eq!(quota.next_spendable_until(&state, at(1_500)), at(3_000));
+}
+
+#[test]
+fn a_denial_is_for_so_many_hits_and_ends() {
+    let (quota, mut state) = (window(100), [0; 4]);
+    let denied = Some((5, at(1_200)));
+    let found = Refill { denied, more_at: at(3_000), ..refill(&quota, 3, at(1_000)) };
+    held(&quota).add(&mut state, &found, at(1_000));
+    let lacks = |state: &[u64; 4], hits, millis| held(&quota).lacks(state, hits, at(millis));
+    assert_eq!(lacks(&state, 3, 1_000), Lack::Nothing);
+    assert_eq!(lacks(&state, 4, 1_000), Lack::Tokens);
+    assert_eq!(lacks(&state, 5, 1_000), Lack::Denied);
+    assert_eq!(lacks(&state, u64::MAX, 1_198), Lack::Denied);
+    assert_eq!(lacks(&state, 5, 1_200), Lack::Tokens);
+    let decision = decide(&mut state, &quota, Charge::Take(Hits::new(5)), at(1_100));
+    // The client hears when hits fit, and who caches the denial hears how long it is certain.
+    let retry_after = Nanos::new(1_900_000_000);
+    assert_eq!(decision.outcome, Outcome::Deny { retry_after });
+    let certain = quota.denied_for(&state, 5, retry_after, at(1_100));
+    assert!(certain <= Nanos::new(100_000_000) && certain > Nanos::new(98_000_000), "{certain}");
+    assert_eq!(quota.denied_for(&state, 4, retry_after, at(1_100)), Nanos::ZERO);
+}
+
+/// A number of hits is kept in ten bits and a shift. It is never too low: a denial of fewer hits than were asked for
+/// would deny hits that fit. Beyond what any limit has it may be.
+#[test]
+fn a_denial_never_covers_fewer_hits_than_were_denied() {
+    let (quota, mut state) = (window(u32::MAX), [0; 4]);
+    let numbers =
+        (0..40).flat_map(|shift| [1_u64 << shift, (1 << shift) + 1, (1_u64 << shift) - 1]);
+    for hits in numbers.chain([1_023, 1_024, 1_025, 2_046, 2_047]).filter(|n| *n > 0) {
+        let found = Refill { denied: Some((hits, at(2_000))), ..refill(&quota, 0, at(0)) };
+        held(&quota).add(&mut state, &found, at(0));
+        assert_eq!(
+            held(&quota).lacks(&state, hits - 1, at(0)),
+            match hits {
+                1 => Lack::Nothing,
+                _ => Lack::Tokens,
+            }
+        );
+        if hits <= 1_023 {
+            assert_eq!(held(&quota).lacks(&state, hits, at(0)), Lack::Denied, "{hits}");
+        }
+        let more = hits.saturating_add(hits / 500);
+        if more < u64::from(u32::MAX) {
+            assert_eq!(held(&quota).lacks(&state, more, at(0)), Lack::Denied, "{hits}");
+        }
+    }
+}
+
+#[test]
+fn a_refill_is_due_once_when_tokens_run_low() {
+    let (quota, mut state) = (window(1_000), [0; 4]);
+    held(&quota).add(&mut state, &refill(&quota, 100, at(0)), at(0));
+    let due: Vec<u64> = (0..100)
+        .filter(|_| {
+            assert!(take(&mut state, &quota, 1, at(10)));
+            held(&quota).is_refill_due(&mut state, at(10))
+        })
+        .collect();
+    // A quarter, rounded down to a power of two.
+    assert_eq!(due, [83]);
+    // Without tokens ahead of requests none is due.
+    held(&quota).add(&mut state, &Refill { ahead: 0, ..refill(&quota, 8, at(20)) }, at(20));
+    assert!(take(&mut state, &quota, 8, at(20)));
+    assert!(!held(&quota).is_refill_due(&mut state, at(20)));
+}
+
+#[test]
+fn forced_hits_beyond_the_tokens_are_owed_until_a_refill_pays_them() {
+    let (quota, mut state) = (window(100), [0; 4]);
+    held(&quota).add(&mut state, &refill(&quota, 10, at(0)), at(0));
+    let force = Charge::Force(Hits::new(25));
+    assert!(!decide(&mut state, &quota, force, at(1)).is_allow());
+    assert_eq!((held(&quota).owed(&state, at(1)), held(&quota).tokens(&state, at(1))), (15, 0));
+    assert!(!take(&mut state, &quota, 1, at(1)));
+    // Also after the window: the shared counter decides what becomes of them.
+    assert_eq!(held(&quota).owed(&state, at(5_000)), 15);
+    // Nine more were owed while the refill was under way.
+    decide(&mut state, &quota, Charge::Force(Hits::new(9)), at(2));
+    held(&quota).add(&mut state, &Refill { paid: 15, ..refill(&quota, 20, at(3)) }, at(3));
+    assert_eq!((held(&quota).owed(&state, at(3)), held(&quota).tokens(&state, at(3))), (0, 11));
+}
+
+#[test]
+fn a_state_that_decides_alone_admits_its_share_of_each_window() {
+    let (quota, mut state) = (window(10), [0; 4]);
+    let mut admitted = |millis: u64| {
+        held(&quota).decide_alone(&mut state, 3, at(millis));
+        take(&mut state, &quota, 1, at(millis))
+    };
+    let by_window: Vec<usize> = (0..3)
+        .map(|window| (0..30).filter(|of| admitted(window * 3_000 + of * 100)).count())
+        .collect();
+    assert_eq!(by_window, [3, 3, 3]);
+    // What the last window owes is charged by the next refill, which ends this.
+    assert_eq!(held(&quota).owed(&state, at(8_999)), 3);
+    held(&quota).add(&mut state, &Refill { paid: 3, ..refill(&quota, 1, at(8_999)) }, at(8_999));
+    assert!(take(&mut state, &quota, 1, at(8_999)));
+    assert!(!take(&mut state, &quota, 1, at(8_999)));
+}
+
+/// Tokens by their end.
+#[derive(Debug, Default)]
+struct Slow {
+    tokens: Vec<(u64, u64)>,
+}
+
+impl Slow {
+    fn pass(&mut self, now: u64) {
+        self.tokens.retain(|(end, tokens)| *end > now && *tokens > 0);
+        self.tokens.sort_unstable();
+    }
+
+    fn sum(&self) -> u64 {
+        self.tokens.iter().map(|(_, tokens)| tokens).sum()
+    }
+
+    fn spend(&mut self, mut hits: u64) {
+        for (_, tokens) in &mut self.tokens {
+            let spent = hits.min(*tokens);
+            *tokens -= spent;
+            hits -= spent;
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Pass(u64),
+    Refill(u64),
+    Take(u64),
+    TakeOut(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (0..2_500_000_000_u64).prop_map(Step::Pass),
+        (0..5_000_000_u64).prop_map(Step::Pass),
+        (0..40_u64).prop_map(Step::Refill),
+        (1..20_u64).prop_map(Step::Take),
+        (0..20_u64).prop_map(Step::TakeOut),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+#[test]
+fn held_tokens_agree_with_a_list_of_them() {
+    let run = |(is_bucket, steps): (bool, Vec<Step>)| {
+        let quota = if is_bucket { bucket(1_000_000) } else { window(1_000_000) };
+        let (held, mut state, mut slow) = (held(&quota), [0; 4], Slow::default());
+        let mut now = START;
+        for step in steps {
+            let time = Timestamp::from_nanos(now);
+            match step {
+                Step::Pass(nanos) => now += nanos,
+                Step::Refill(tokens) => {
+                    let refill = refill(&quota, tokens, time);
+                    held.add(&mut state, &refill, time);
+                    slow.tokens.push((refill.end.as_nanos(), tokens));
+                }
+                Step::Take(hits) => {
+                    let fits = hits <= slow.sum();
+                    prop_assert_eq!(take(&mut state, &quota, hits, time), fits);
+                    slow.spend(if fits { hits } else { 0 });
+                }
+                Step::TakeOut(keep) => {
+                    let out = held.take_out(&mut state, keep, time);
+                    let expected = slow.sum().saturating_sub(keep);
+                    prop_assert_eq!(out.tokens + out.older, expected);
+                    slow.spend(expected);
+                }
+            }
+            slow.pass(now);
+            let time = Timestamp::from_nanos(now);
+            prop_assert_eq!(held.tokens(&state, time), slow.sum(), "{:?} {:?}", state, slow);
+            let first = slow.tokens.first().map(|(end, _)| Timestamp::from_nanos(*end));
+            if let Some(first) = first {
+                prop_assert_eq!(quota.next_spendable_until(&state, time), first);
+            }
+        }
+        Ok(())
+    };
+    runner(2_000).run(&(any::<bool>(), steps()), run).unwrap();
+}
