@@ -7,7 +7,7 @@
 use crate::answer::Decided;
 use crate::applied::{MatchedLimits, match_limits};
 use crate::counters::{Answers, Counters, Undecided};
-use crate::holdings::{Holdings, Next, Round, Shared, Takes};
+use crate::holdings::{Holdings, Round, Shared, Takes};
 use crate::in_force::{LimitsInForce, Sharing};
 use crate::leases::{DEBIT_KEPT, LeaseRoom};
 use crate::modes::{DynamicMetadata, GlobalShadow, Modes};
@@ -124,17 +124,10 @@ impl Authority {
                 plan.write(entries, &mut words, &keep_until);
             };
             let updated = site.counters.update(&plan.keys, now, &mut update).await;
-            match round.next(&site, &plan, updated).await? {
-                Next::Done => break,
-                Next::Again => {}
-                Next::Without => {
-                    verdict = round.decide_without(&site, &plan, &mut decisions);
-                    break;
-                }
+            let decided = (&mut verdict, &mut decisions);
+            if round.is_decided(&site, &plan, updated, decided).await? {
+                break;
             }
-        }
-        if verdict == Verdict::Deny && round.has_refilled() {
-            round.denied(&site, &plan);
         }
         let now = round.now;
         let decided = Decided::new(&limits, request, &matched, decisions.all(), now);

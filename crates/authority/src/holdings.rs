@@ -22,7 +22,7 @@ mod round;
 mod site;
 
 pub(crate) use quotas::HeldQuotas;
-pub(crate) use round::{Next, Round, Takes};
+pub(crate) use round::{Round, Takes};
 
 use crate::counters::{Counters, Undecided};
 use crate::observer::Observer;

@@ -7,6 +7,7 @@
 mod after_the_fact;
 mod denials;
 mod grant;
+mod leasable;
 mod records;
 mod returns;
 mod room;

@@ -38,7 +38,7 @@ pub(crate) enum Takes {
 
 /// What to do after an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+enum Next {
     Done,
     /// Holdings were refilled: decide again.
     Again,
@@ -221,7 +221,7 @@ impl<'p> Round<'p> {
     }
 
     /// Decides a request whose counters cannot be reached.
-    pub(crate) fn decide_without(
+    fn decide_without(
         &mut self,
         site: &Site<'_>,
         plan: &Plan<'p>,
@@ -252,9 +252,32 @@ impl<'p> Round<'p> {
         }
     }
 
-    /// What to do after an update.
+    /// Whether the request is decided after an update. Otherwise holdings were refilled meanwhile, and it is to be decided
+    /// again.
     #[inline]
-    pub(crate) async fn next(
+    pub(crate) async fn is_decided(
+        &mut self,
+        site: &Site<'_>,
+        plan: &Plan<'p>,
+        updated: Result<(), Undecided>,
+        (verdict, decisions): (&mut Verdict, &mut Decisions),
+    ) -> Result<bool, Undecided> {
+        let is_decided = match self.next(site, plan, updated).await? {
+            Next::Done => true,
+            Next::Again => false,
+            Next::Without => {
+                *verdict = self.decide_without(site, plan, decisions);
+                true
+            }
+        };
+        if is_decided && *verdict == Verdict::Deny && !self.refilled.is_empty() {
+            self.denied(site, plan);
+        }
+        Ok(is_decided)
+    }
+
+    #[inline]
+    async fn next(
         &mut self,
         site: &Site<'_>,
         plan: &Plan<'p>,
@@ -311,16 +334,12 @@ impl<'p> Round<'p> {
 
     /// Has unused tokens of the refills of a denied request given back, if nobody else spends them.
     #[cold]
-    pub(crate) fn denied(&self, site: &Site<'_>, plan: &Plan<'p>) {
+    fn denied(&self, site: &Site<'_>, plan: &Plan<'p>) {
         if let Some(holdings) = site.holdings() {
             for target in self.refilled.iter().filter_map(|counter| target(plan, *counter)) {
                 holdings.watch(target);
             }
         }
-    }
-
-    pub(crate) fn has_refilled(&self) -> bool {
-        !self.refilled.is_empty()
     }
 
     #[cold]

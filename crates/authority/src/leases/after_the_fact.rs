@@ -15,7 +15,7 @@ use crate::answer::Decided;
 use crate::applied::{Replaced, match_streams};
 use crate::authority::Authority;
 use crate::counters::Undecided;
-use crate::holdings::{Next, Round, Takes};
+use crate::holdings::{Round, Takes};
 use crate::plan::{DECISIONS, Plan, Words};
 use smallvec::SmallVec;
 use tidegate_core::{
@@ -159,17 +159,14 @@ impl Authority {
                 plan.write(entries, &mut words, &keep_until);
             };
             let updated = site.counters.update(&plan.keys, now, &mut update).await;
-            let updated = match (updated, &mut leasing) {
-                // The records of leases are dropped before the debit is.
-                (Err(error), Some(leasing)) if error.is_too_large() && plan.keys.len() > keys => {
-                    leasing.withdraw(&mut plan, keys);
-                    continue;
-                }
-                (updated, _) => updated,
-            };
-            match round.next(&site, &plan, updated).await? {
-                Next::Again => {}
-                Next::Done | Next::Without => break now,
+            let mut withdraws =
+                |leasing: &mut Leasing<'_>| leasing.withdraws(&mut plan, keys, &updated);
+            if leasing.as_mut().is_some_and(&mut withdraws) {
+                continue;
+            }
+            let decided = (&mut verdict, &mut decisions);
+            if round.is_decided(&site, &plan, updated, decided).await? {
+                break now;
             }
         };
         let decided = Decided::new(&limits, request, &matched, decisions.all(), now);

@@ -8,18 +8,19 @@
 //! quotas, limits that count denied hits, limits in requests, refunds.
 
 use super::denials::Denials;
+use super::leasable::{is_leasable, is_plain};
 use super::records::{CounterUsers, Digest, Proxy, Record, record_key, users_key};
 use super::room::RoomChange;
 use crate::answer::Decided;
 use crate::applied::{Applied, MatchedLimits, Replaced};
 use crate::authority::Authority;
 use crate::counters::Undecided;
-use crate::holdings::{Next, Round, Takes};
+use crate::holdings::{Round, Takes};
 use crate::plan::{DECISIONS, EXPIRY_SLACK, Ends, Plan, Words};
 use smallvec::SmallVec;
 use std::ops::Range;
 use tidegate_core::{
-    Answer, Charge, Decision, Demand, DeniedHits, Descriptor, Direction, Enforcement, Hits, Lease,
+    Answer, Charge, Decision, Demand, Enforcement, Hits, Lease,
     LeaseRequest, Nanos, Outcome, Quota, Request, Status, Timestamp, Verdict, decide, decide_all,
     lease_tokens,
 };
@@ -128,26 +129,15 @@ impl Authority {
                 round.note_low(&site, &plan, &mut words);
                 plan.write(entries, &mut words, &keep_until);
             };
-            let updated = match site.counters.update(&plan.keys, now, &mut update).await {
-                // The records of leases are dropped before the request is.
-                Err(error) if error.is_too_large() && plan.keys.len() > counter_keys => {
-                    leasing.withdraw(&mut plan, counter_keys);
-                    continue;
-                }
-                updated => updated,
-            };
-            match round.next(&site, &plan, updated).await? {
-                Next::Done => break now,
-                Next::Again => {}
-                Next::Without => {
-                    verdict = round.decide_without(&site, &plan, &mut decisions);
-                    break now;
-                }
+            let updated = site.counters.update(&plan.keys, now, &mut update).await;
+            if leasing.withdraws(&mut plan, counter_keys, &updated) {
+                continue;
+            }
+            let decided = (&mut verdict, &mut decisions);
+            if round.is_decided(&site, &plan, updated, decided).await? {
+                break now;
             }
         };
-        if verdict == Verdict::Deny && round.has_refilled() {
-            round.denied(&site, &plan);
-        }
         self.lease_room.apply(&granted.room_changes);
         if verdict == Verdict::Allow && may_lease {
             leasing.lease_unlimited(request, &matched, now, &mut granted);
@@ -220,11 +210,22 @@ impl<'a> Leasing<'a> {
         Demand { waiting: of(&self.ask.waiting), wanted: of(&self.ask.wanted) }
     }
 
-    /// Offers nothing, so that the plan has no more than its first `keys`.
-    pub(super) fn withdraw(&mut self, plan: &mut Plan<'_>, keys: usize) {
+    /// Offers nothing if the update was too large with its offers, so that the plan has no more than its first `keys`: the
+    /// records of leases are dropped before the request is.
+    pub(super) fn withdraws(
+        &mut self,
+        plan: &mut Plan<'_>,
+        keys: usize,
+        updated: &Result<(), Undecided>,
+    ) -> bool {
+        let is_too_large = updated.as_ref().is_err_and(Undecided::is_too_large);
+        if !is_too_large || plan.keys.len() <= keys {
+            return false;
+        }
         plan.keys.truncate(keys);
         self.offers.clear();
         self.users.fill(None);
+        true
     }
 
     /// Makes an offer for each descriptor that may get a lease, and adds its keys to the plan. Records may take
@@ -434,23 +435,4 @@ impl<'a> Leasing<'a> {
             }
         }
     }
-}
-
-/// Whether a descriptor takes hits under configured rules, as later ones will.
-fn is_plain(descriptor: &Descriptor) -> bool {
-    descriptor.direction == Direction::Take && descriptor.limit.is_none()
-}
-
-/// Whether the sidecar would only count later hits of the descriptor.
-fn is_leasable(
-    plan: &Plan<'_>,
-    asks: &Range<usize>,
-    applied: &Applied<'_>,
-    descriptor: &Descriptor,
-) -> bool {
-    is_plain(descriptor)
-        && applied.rule().is_some_and(|rule| rule.replaces().next().is_none())
-        && plan.asks[asks.clone()]
-            .iter()
-            .all(|ask| ask.enforcement != Enforcement::Quota && ask.denied == DeniedHits::Ignore)
 }
