@@ -48,7 +48,7 @@ impl Quota {
         };
         let (capacity, requests) = (of.capacity(), of.requests().max(1));
         let period = u128::from(of.period().nominal().as_nanos());
-        let recovery = period * u128::from(capacity) / u128::from(requests);
+        let recovery = period * u128::from(capacity.max(1)) / u128::from(requests);
         let recovery = Nanos::new(u64::try_from(recovery).unwrap_or(u64::MAX));
         Quota::Held(Held::new(capacity, ends, recovery), of)
     }

@@ -270,8 +270,8 @@ impl<'p> Round<'p> {
                 true
             }
         };
-        if is_decided && *verdict == Verdict::Deny && !self.refilled.is_empty() {
-            self.denied(site, plan);
+        if is_decided && !self.refilled.is_empty() && !takes_all(plan, *verdict) {
+            self.watch(site, plan);
         }
         Ok(is_decided)
     }
@@ -332,9 +332,9 @@ impl<'p> Round<'p> {
         }
     }
 
-    /// Has unused tokens of the refills of a denied request given back, if nobody else spends them.
+    /// Has tokens of this request's refills given back, if nobody else spends them.
     #[cold]
-    fn denied(&self, site: &Site<'_>, plan: &Plan<'p>) {
+    fn watch(&self, site: &Site<'_>, plan: &Plan<'p>) {
         if let Some(holdings) = site.holdings() {
             for target in self.refilled.iter().filter_map(|counter| target(plan, *counter)) {
                 holdings.watch(target);
@@ -370,6 +370,14 @@ impl<'p> Round<'p> {
         self.now = holdings.now().unwrap_or(self.now);
         Ok(Next::Again)
     }
+}
+
+/// Whether a request has spent what it had its holdings refilled for.
+fn takes_all(plan: &Plan<'_>, verdict: Verdict) -> bool {
+    let takes = |ask: &LimitCheck<'_>| {
+        ask.enforcement == Enforcement::Enforce && ask.charge != Charge::PEEK
+    };
+    verdict == Verdict::Allow && plan.asks.iter().all(takes)
 }
 
 fn assumed_by(failure: Failure) -> Assumed {

@@ -4,4 +4,5 @@ mod bounds;
 mod failures;
 mod leases;
 mod shares;
+mod threads;
 mod world;

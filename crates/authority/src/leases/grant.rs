@@ -20,9 +20,8 @@ use crate::plan::{DECISIONS, EXPIRY_SLACK, Ends, Plan, Words};
 use smallvec::SmallVec;
 use std::ops::Range;
 use tidegate_core::{
-    Answer, Charge, Decision, Demand, Enforcement, Hits, Lease,
-    LeaseRequest, Nanos, Outcome, Quota, Request, Status, Timestamp, Verdict, decide, decide_all,
-    lease_tokens,
+    Answer, Charge, Decision, Demand, Enforcement, Hits, Lease, LeaseRequest, Nanos, Outcome,
+    Quota, Request, Status, Timestamp, Verdict, decide, decide_all, lease_tokens,
 };
 use tidegate_store::{Entries, Room};
 

@@ -157,7 +157,7 @@ impl Held {
         let parts = Parts::read(state, self.ends, now);
         if hits <= parts.tokens + parts.older {
             Lack::Nothing
-        } else if parts.denies(hits, now) {
+        } else if self.capacity == 0 || parts.denies(hits, now) {
             Lack::Denied
         } else {
             Lack::Tokens
@@ -260,6 +260,7 @@ impl Held {
         Decision {
             outcome: Outcome::new(fits, now, || match parts.denies(needed, now) || is_alone {
                 true => more_at.max(denied),
+                false if self.capacity == 0 => now.saturating_add(self.recovery),
                 false => now.saturating_add(UNKNOWN_WAIT),
             }),
             remaining: (parts.tokens + parts.older + parts.left).saturating_sub(parts.owed),

@@ -164,6 +164,46 @@ fn a_denied_request_takes_nothing() {
     assert_eq!(world.left(key("v")), 1_000 - 5);
 }
 
+/// A peek asks for a token to answer by, and takes none. A rule in shadow mode takes none if it is over.
+#[test]
+fn what_is_not_taken_comes_back() {
+    let limits = "
+- {key: k, rate_limit: {unit: day, requests_per_unit: 1000}}
+- {key: s, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 2}}
+";
+    let mut world = World::new(2, limits);
+    for number in 0..50 {
+        world.ask(number % 2, 0, key(&format!("v{number}")));
+        world.pass(1_000);
+    }
+    let of = |hits| {
+        let mut of = Descriptor::new(vec![Entry::new("s", "v")]);
+        of.hits = Some(tidegate_core::Hits::new(hits));
+        vec![of]
+    };
+    for hits in [1, 5, 1, 1] {
+        world.ask(0, 1, of(hits));
+        world.pass(5_000);
+    }
+    world.rest(3_000);
+    assert_eq!(world.allowed(), 54);
+    for number in 0..50 {
+        assert_eq!(world.left(key(&format!("v{number}"))), 1_000);
+    }
+    assert_eq!(world.left(of(0)), 0);
+}
+
+#[test]
+fn a_limit_of_nothing_takes_no_command() {
+    let mut world = World::new(1, "- {key: k, rate_limit: {unit: day, requests_per_unit: 0}}\n");
+    for number in 0..50 {
+        world.ask(0, 1, key(&format!("v{number}")));
+    }
+    assert_eq!((world.answered.len(), world.allowed(), world.commands()), (50, 0, 0));
+    let answer = world.answered[0].answer.as_ref().expect("an answer");
+    assert_eq!(answer.statuses[0].reset, tidegate_core::Nanos::from_secs(86_400));
+}
+
 /// The last tokens of a limit would move to a sidecar whose clients ask for more than there is, and stay there.
 #[test]
 fn an_ask_for_more_than_is_left_takes_nothing() {
