@@ -8,6 +8,8 @@ pub(crate) mod abi;
 #[cfg(target_arch = "wasm32")]
 pub(crate) mod envoy;
 #[cfg(any(test, target_arch = "wasm32"))]
+mod pairs;
+#[cfg(any(test, target_arch = "wasm32"))]
 mod value_buffer;
 
 pub mod stats;
