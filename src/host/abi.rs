@@ -87,6 +87,7 @@ unsafe extern "C" {
         data_out: *mut usize,
         size_out: *mut usize,
     ) -> Status;
+    fn proxy_get_header_map_pairs(map: u32, data_out: *mut usize, size_out: *mut usize) -> Status;
     fn proxy_add_header_map_value(
         map: u32,
         name: *const u8,
@@ -183,6 +184,15 @@ pub(crate) fn header<T>(map: Map, name: &str, read: impl FnOnce(&[u8]) -> T) -> 
     let call = |data: &mut usize, size: &mut usize| {
         // SAFETY: Envoy reads the name and writes the two words; all live until it returns.
         unsafe { proxy_get_header_map_value(map as u32, name.as_ptr(), name.len(), data, size) }
+    };
+    receive(call, read)
+}
+
+/// All headers of a map of the effective context, as encoded [`pairs`](super::pairs).
+pub(crate) fn all_headers<T>(map: Map, read: impl FnOnce(&[u8]) -> T) -> Result<T, Status> {
+    let call = |data: &mut usize, size: &mut usize| {
+        // SAFETY: Envoy writes the two words, which live until it returns.
+        unsafe { proxy_get_header_map_pairs(map as u32, data, size) }
     };
     receive(call, read)
 }

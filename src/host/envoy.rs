@@ -204,6 +204,14 @@ impl RequestFacts for CurrentStream {
         abi::header(Map::RequestHeaders, name, read).ok()
     }
 
+    fn find_header<T>(&self, name: &str, read: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
+        if !act_on_current() {
+            return None;
+        }
+        let find = |headers: &[u8]| pairs::values_of(headers, name).find_map(read);
+        abi::all_headers(Map::RequestHeaders, find).ok().flatten()
+    }
+
     fn response_header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         if !act_on_current() {
             return None;

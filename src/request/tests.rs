@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 /// A request, and the values read from it.
 #[derive(Debug, Default)]
 struct Facts {
-    headers: BTreeMap<String, Vec<u8>>,
+    headers: BTreeMap<String, Vec<Vec<u8>>>,
     properties: BTreeMap<String, Vec<u8>>,
     read: RefCell<Vec<String>>,
 }
@@ -29,7 +29,12 @@ struct Facts {
 impl RequestFacts for Facts {
     fn header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         self.read.borrow_mut().push(name.to_owned());
-        self.headers.get(name).map(|value| read(value))
+        self.headers.get(name)?.first().map(|value| read(value))
+    }
+
+    fn find_header<T>(&self, name: &str, mut read: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
+        self.read.borrow_mut().push(format!("all {name}"));
+        self.headers.get(name)?.iter().find_map(|value| read(value))
     }
 
     fn property<T>(&self, path: &[&str], read: impl FnOnce(&[u8]) -> T) -> Option<T> {
@@ -45,8 +50,12 @@ type Known<'a> = &'a [(&'a str, &'a [u8])];
 fn facts(known: Known<'_>) -> Facts {
     let mut facts = Facts::default();
     for (name, value) in known {
-        let map = if name.contains('|') { &mut facts.properties } else { &mut facts.headers };
-        map.insert((*name).to_owned(), value.to_vec());
+        let (name, value) = ((*name).to_owned(), value.to_vec());
+        if name.contains('|') {
+            facts.properties.insert(name, value);
+        } else {
+            facts.headers.entry(name).or_default().push(value);
+        }
     }
     facts
 }

@@ -1,6 +1,7 @@
 //! The built filter on a strict mock of Envoy's proxy-wasm host.
 
 mod conditions;
+mod cookies;
 mod faults;
 mod host;
 mod hostile;
