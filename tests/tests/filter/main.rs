@@ -5,6 +5,7 @@ mod cookies;
 mod faults;
 mod host;
 mod hostile;
+mod instructions;
 mod long_values;
 mod mock_host;
 mod reports;
