@@ -56,11 +56,6 @@ impl RequestFacts for Facts {
         found.map(|(_, value)| read(value.as_bytes()))
     }
 
-    fn find_header<T>(&self, name: &str, mut read: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
-        let mut all = self.0.iter().filter(|(known, _)| known == name);
-        all.find_map(|(_, value)| read(value.as_bytes()))
-    }
-
     fn property<T>(&self, _path: &[&str], _read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         None
     }
