@@ -8,20 +8,20 @@
 //!
 //! A refund is made only in the window that counted the hits: they may belong to an earlier one.
 
-use super::grant::{Granted, Leasing, Update, Verdicts};
+use super::grant::{Granted, Leasing};
 use super::records::{LastDebit, debits_key};
 use super::room::RoomChange;
+use super::update::{Run, Verdicts};
 use crate::answer::Decided;
 use crate::applied::{Replaced, match_streams};
 use crate::authority::Authority;
 use crate::counters::Undecided;
-use crate::plan::{DECISIONS, Plan, Words};
+use crate::plan::{DECISIONS, Plan};
 use smallvec::SmallVec;
 use tidegate_core::{
     Answer, Charge, DebitRequest, Hits, LeaseRequest, LimitCheck, Nanos, Request, Timestamp,
     Verdict, charge_each,
 };
-use tidegate_store::Entries;
 
 /// How long the last debit of a sequence is kept after its call. The filter sends a debit again for half of that.
 pub(crate) const DEBIT_KEPT: Nanos = Nanos::from_secs(120);
@@ -108,7 +108,6 @@ impl Authority {
         let has_room = self.debit_room.left(now) > 0;
         let sequence = Sequence { debit, key: plan.keys.len(), has_room, now };
         plan.keys.push(debits_key(seed, debit.sequence));
-        let keys = plan.keys.len();
         let ttl = lease.and_then(|lease| self.modes.lease_ttl_for(lease));
         let mut leasing = ttl.zip(lease).map(|(ttl, lease)| {
             let mut leasing = Leasing::new(lease, ttl, seed, &plan);
@@ -122,36 +121,14 @@ impl Authority {
         let mut record_changes = SmallVec::<[RoomChange; 2]>::new();
         let (mut counted, mut verdict) = (Counted::Now, Verdict::Deny);
         let mut decisions = DECISIONS.take();
-        loop {
-            let mut update = |entries: &mut Entries<'_>| {
-                let mut words = plan.read(entries);
-                let asks;
-                (counted, asks) = sequence.asks(&plan, &words, entries, &mut record_changes);
-                verdict = charge_each(&mut words, &asks, now, &mut decisions);
-                if counted == Counted::Before {
-                    return;
-                }
-                let mut keep_until = plan.keep_until(decisions.all());
-                if let Some(leasing) = &leasing {
-                    let mut update = Update {
-                        words: &mut words,
-                        keep_until: &mut keep_until,
-                        entries,
-                        granted: &mut granted,
-                        now,
-                    };
-                    leasing.grant_offers(&plan, &mut update, Verdicts::Single, decisions.all());
-                }
-                plan.write(entries, &mut words, &keep_until);
-            };
-            match (self.counters.update(&plan.keys, now, &mut update).await, &mut leasing) {
-                // The records of leases are dropped before the debit is.
-                (Err(error), Some(leasing)) if error.is_too_large() && plan.keys.len() > keys => {
-                    leasing.withdraw(&mut plan, keys);
-                }
-                (updated, _) => break updated?,
-            }
-        }
+        let charge = |run: &mut Run<'_, '_, '_>| {
+            let asks;
+            (counted, asks) = sequence.asks(run, &mut record_changes);
+            verdict = charge_each(run.words, &asks, now, run.decisions);
+            (counted == Counted::Now).then_some(Verdicts::Single)
+        };
+        let (grants, made) = ((&mut leasing, &mut granted), &mut decisions);
+        self.update_leasing(&mut plan, grants, made, now, charge).await?;
         let decided = Decided::new(&limits, request, &matched, decisions.all(), now);
         let answer = match counted {
             Counted::Before => Answer { verdict, statuses: decided.statuses(), metadata: None },
@@ -180,13 +157,11 @@ impl Sequence<'_> {
     /// What to ask of each limit: the debits and refunds of a new call, which is recorded, or peeks.
     fn asks<'p>(
         &self,
-        plan: &Plan<'p>,
-        words: &Words,
-        entries: &mut Entries<'_>,
+        run: &mut Run<'_, 'p, '_>,
         record_changes: &mut SmallVec<[RoomChange; 2]>,
     ) -> (Counted, SmallVec<[LimitCheck<'p>; 4]>) {
-        let mut asks = plan.asks.clone();
-        let mut record = entries.get(self.key);
+        let mut asks = run.plan.asks.clone();
+        let mut record = run.entries.get(self.key);
         let last = LastDebit::read(&record);
         if last.is_some_and(|last| !self.debit.is_newer(last.call)) {
             asks.iter_mut().for_each(|ask| ask.charge = Charge::PEEK);
@@ -205,7 +180,7 @@ impl Sequence<'_> {
             if let Charge::Refund(hits) = ask.charge {
                 let age = self.debit.ages.get(ask.descriptor).copied().unwrap_or(Nanos::ZERO);
                 let since = self.now.as_nanos().saturating_sub(age.as_nanos());
-                let (state, since) = (&words[ask.state.clone()], Timestamp::from_nanos(since));
+                let (state, since) = (&run.words[ask.state.clone()], Timestamp::from_nanos(since));
                 let worth = ask.quota.refundable(state, hits.get(), since, self.now);
                 ask.charge = Charge::Refund(Hits::new(if is_recorded { worth } else { 0 }));
             }
