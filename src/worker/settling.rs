@@ -437,7 +437,9 @@ impl<H: Host> Worker<H> {
     /// If one of several descriptors has none, the sidecar counts them all: one that is never
     /// leased may replace the limits of the others.
     pub(super) fn pay(&mut self, group: &mut Group, now: Timestamp) {
-        if !self.leases() || group.direction == Direction::Refund {
+        // A descriptor without hits was counted before the others. It may replace their limits.
+        let is_part = group.debits.iter().any(|debit| debit.hits == 0);
+        if !self.leases() || group.direction == Direction::Refund || is_part {
             return;
         }
         let at_hand = |worker: &mut Self, debit: &Debit| {

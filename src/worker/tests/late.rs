@@ -577,6 +577,37 @@ fn a_debit_that_fails_alone_does_not_keep_others_waiting() {
     assert!(sent.contains(&taken("200", 7)), "{sent:?}");
 }
 
+/// A call that the sidecar could count only in part failed, and went out again in parts.
+#[test]
+fn what_a_call_could_not_count_is_sent_alone_with_its_stream() {
+    // A stream has a descriptor of its client and one of its route.
+    const OTHER: &str = r#", "apply_on_stream_done": true, "hits_addend": {"number": 3}"#;
+    let (mut envoy, mut authority) = (envoy_of(1, &[DEBIT, OTHER], 64), Authority::default());
+    let mut streams = clients(&mut envoy);
+    for key in ["100", "200", "300"] {
+        run(&mut streams, key, 7.0);
+    }
+    answer_all(&mut envoy, &mut authority);
+    let call = envoy.world_mut().sent.remove(0);
+    let both = |key: &str| [taken(key, 7), taken(key, 3)];
+    assert_eq!(debits(&call), [both("200"), both("300")].concat());
+    let counted = Status { lease: None, ..status(Verdict::Allow, 0, 0) };
+    let statuses = vec![counted.clone(), counted.clone(), Status::UNCOUNTED, counted];
+    let answer = made_up(Verdict::Deny, statuses);
+    envoy.workers[0].on_answer(call.id, Ok(&answer));
+    assert_eq!(envoy.world().sent.len(), 0, "not before the next tick");
+    envoy.tick_all();
+    // Beside returns of tokens.
+    let is_debit = |call: &&Sent| call.metadata("tidegate-debit").is_some();
+    let again = envoy.world().sent.iter().find(is_debit).cloned().unwrap();
+    assert_eq!(debits(&again), [taken("300", 7), taken("300", 0)]);
+    assert_eq!(again.metadata("tidegate-streams"), Some("2"));
+    assert_ne!(again.metadata("tidegate-call"), call.metadata("tidegate-call"));
+    answer_all(&mut envoy, &mut authority);
+    assert_eq!(counts(&mut envoy, &["debits", "debits_lost"]), [30, 0]);
+    assert!(envoy.workers[0].debits.is_empty());
+}
+
 /// The sidecar may have counted a call that is under way when its plugin ends. Its refunds are not
 /// made again.
 #[test]
