@@ -14,6 +14,7 @@ mod conditions;
 mod debit_calls;
 mod debits;
 mod failures;
+mod late_requests;
 mod local_decisions;
 mod maintenance;
 mod met_limits;
