@@ -289,7 +289,9 @@ impl<H: Host> Worker<H> {
             }
             LocalDecision::Ask => {
                 // Without a decision nothing is counted.
-                let _ = self.call_or_wait(Requester::Shadow(stream), descriptors, now);
+                if self.call_or_wait(Requester::Shadow(stream), descriptors, now).is_ok() {
+                    self.await_shadow(stream);
+                }
             }
         }
     }
@@ -369,7 +371,7 @@ impl<H: Host> Worker<H> {
     #[inline(never)]
     fn forget(&mut self, stream: StreamId, facts: &impl RequestFacts) {
         if let Some(StreamState::Owing(owing)) = self.streams.remove(&stream) {
-            self.settle(*owing, facts);
+            self.settle(stream, owing, facts);
         }
     }
 

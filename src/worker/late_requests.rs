@@ -6,7 +6,7 @@
 use super::call_error::Undecided;
 use super::local_decisions::Attempt;
 use super::pending_calls::Requester;
-use super::settling::{Owed, Owing, Place};
+use super::settling::{InShadow, Owed, Owing, Place};
 use super::streams::StreamState;
 use super::{HeadersStatus, Outcome, Worker};
 use crate::config::{CostMoment, LateCharge};
@@ -110,7 +110,8 @@ impl<H: Host> Worker<H> {
             costs.iter_mut().for_each(|owed| owed.taken_at = now);
             self.owing_bytes = owing_bytes;
             // Here from now on, as the call for it may end at any time.
-            let owing = Owing { state: Some(StreamState::Paused), costs, bytes };
+            let (state, shadow) = (Some(StreamState::Paused), InShadow::Decided);
+            let owing = Owing { state, shadow, costs, bytes };
             self.streams.insert(stream, StreamState::Owing(Box::new(owing)));
             let outcome = self.enforce_late(stream, enforced, now);
             if !shadowed.is_empty() && !matches!(outcome, Some(Outcome::Deny(_))) {

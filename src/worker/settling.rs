@@ -28,8 +28,19 @@ const WAIT_IGNORED: Nanos = Nanos::new(50_000_000);
 pub(crate) struct Owing {
     /// Its state as a request.
     pub(crate) state: Option<StreamState>,
+    pub(super) shadow: InShadow,
     pub(super) costs: Vec<Owed>,
     pub(super) bytes: usize,
+}
+
+/// Whether the descriptors of a stream in shadow are decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum InShadow {
+    Decided,
+    /// The answer is still to come, and says whether their estimates were taken.
+    Awaited,
+    /// The same, and the stream has ended.
+    AwaitedAfterEnd,
 }
 
 /// What one entry of the configuration owes.
@@ -152,9 +163,11 @@ impl<H: Host> Worker<H> {
     pub(super) fn deny_owing(&mut self, stream: StreamId) {
         let Some(StreamState::Owing(owing)) = self.streams.get_mut(&stream) else { return };
         owing.state = None;
-        let charges = &self.config.late_charges;
+        let (charges, shadow) = (&self.config.late_charges, owing.shadow);
         owing.costs.retain_mut(|owed| {
-            if owed.taken > 0 {
+            let may_be_taken =
+                matches!(owed.place, Some(Place::Shadowed(_))) && shadow == InShadow::Awaited;
+            if owed.taken > 0 || may_be_taken {
                 // In shadow. It goes back.
                 owed.cost = Some(Some(0));
                 return true;
@@ -212,12 +225,54 @@ impl<H: Host> Worker<H> {
     /// A stream that owes has ended.
     #[cold]
     #[inline(never)]
-    pub(super) fn settle(&mut self, owing: Owing, facts: &impl RequestFacts) {
-        self.owing_bytes = self.owing_bytes.saturating_sub(owing.bytes);
+    pub(super) fn settle(
+        &mut self,
+        stream: StreamId,
+        mut owing: Box<Owing>,
+        facts: &impl RequestFacts,
+    ) {
         // Its client left before it was decided, so the upstream never saw it.
         if owing.state.as_ref().is_some_and(StreamState::is_paused) {
+            self.owing_bytes = self.owing_bytes.saturating_sub(owing.bytes);
             return;
         }
+        for owed in owing.costs.iter_mut().filter(|owed| owed.cost.is_none()) {
+            if let Some(charge) = self.charge(owed.charge) {
+                owed.cost = self.read_cost(charge, facts, CostMoment::End);
+            }
+        }
+        if owing.shadow == InShadow::Decided {
+            self.owing_bytes = self.owing_bytes.saturating_sub(owing.bytes);
+            return self.settle_costs(owing.costs);
+        }
+        let is_awaited = |owed: &mut Owed| matches!(owed.place, Some(Place::Shadowed(_)));
+        let awaited = owing.costs.extract_if(.., is_awaited).collect();
+        let known = std::mem::replace(&mut owing.costs, awaited);
+        (owing.state, owing.shadow) = (None, InShadow::AwaitedAfterEnd);
+        self.streams.insert(stream, StreamState::Owing(owing));
+        self.settle_costs(known);
+    }
+
+    /// The descriptors of a request in shadow are in a call.
+    pub(super) fn await_shadow(&mut self, stream: StreamId) {
+        if let Some(StreamState::Owing(owing)) = self.streams.get_mut(&stream) {
+            owing.shadow = InShadow::Awaited;
+        }
+    }
+
+    /// The descriptors of a stream in shadow are decided, or will not be.
+    pub(super) fn settle_shadow(&mut self, stream: StreamId) {
+        let Some(StreamState::Owing(owing)) = self.streams.get_mut(&stream) else { return };
+        let before = std::mem::replace(&mut owing.shadow, InShadow::Decided);
+        if before == InShadow::AwaitedAfterEnd
+            && let Some(owing) = self.remove_owing(stream)
+        {
+            self.settle_costs(owing.costs);
+        }
+    }
+
+    /// Debits or refunds what streams have cost beyond what was taken.
+    fn settle_costs(&mut self, costs: Vec<Owed>) {
         let now = self.host.now();
         let group = |direction| Group {
             direction,
@@ -226,10 +281,9 @@ impl<H: Host> Worker<H> {
             since: now,
         };
         let (mut taken, mut refunded) = (group(Direction::Take), group(Direction::Refund));
-        for owed in owing.costs {
+        for owed in costs {
             let Some(charge) = self.charge(owed.charge) else { continue };
-            let known = owed.cost.or_else(|| self.read_cost(charge, facts, CostMoment::End));
-            let Some(hits) = known.flatten() else { continue };
+            let Some(hits) = owed.cost.flatten() else { continue };
             let (debit, refund) = match charge {
                 LateCharge::RefundAtEnd(_) => (0, hits),
                 _ => (hits.saturating_sub(owed.taken), owed.taken.saturating_sub(hits)),
