@@ -138,8 +138,8 @@ fn a_refund_is_made_in_the_window_of_its_hits_and_in_no_later_one() {
         // Within a bucket of 10 s.
         ("{algorithm: sliding_buckets, period: 600s, requests: 100}", 9, 8, 90),
         ("{algorithm: sliding_buckets, period: 600s, requests: 100}", 11, 10, 40),
-        // 10 s refill one token.
-        (EVERY_ALGORITHM[2], 11, 10, 90),
+        // 10 s refill one token, and 100 ms more of another.
+        (EVERY_ALGORITHM[2], 11, 10, 89),
     ] {
         let engine = engine(&rule(limit));
         engine.debits(SECOND, 1, vec![of("a", 60)]);
