@@ -4,6 +4,7 @@
 //! another worker of its process may run. So the state is borrowed only for the length of a host
 //! call.
 
+mod costs;
 mod faults;
 
 use crate::host::SimHost;
@@ -67,11 +68,14 @@ impl World {
     /// # Errors
     /// If the sidecar cannot be created or started.
     pub(crate) fn new(
-        scenario: Scenario,
+        mut scenario: Scenario,
         mut rng: Rng,
         mutation: Option<Mutation>,
     ) -> anyhow::Result<Rc<World>> {
         let rng = Rng::new(rng.bits());
+        if mutation.is_some_and(|mutation| !mutation.is_of_debits()) {
+            scenario.metered = 0;
+        }
         let scenario = Rc::new(scenario);
         let state = Rc::new(RefCell::new(State::new(&scenario, rng, mutation)));
         let sidecar = RefCell::new(Sidecar::new(&scenario)?);
@@ -186,6 +190,9 @@ impl World {
 
     fn arrive(&self) {
         let mut state = self.state.borrow_mut();
+        if state.closed {
+            return;
+        }
         let rate = (self.rate(&state) * state.traffic / 100).max(1);
         let idle = state.idle.1.saturating_sub(state.now);
         let next = idle + state.rng.wait(SECOND / rate);
@@ -212,7 +219,11 @@ impl World {
         let Ok(mut running) = self.workers[worker].try_borrow_mut() else { return };
         let Some(running) = running.as_mut() else { return };
         let mut state = self.state.borrow_mut();
-        let (facts, needs) = self.make_request(&mut state);
+        if state.closed {
+            return;
+        }
+        let (mut facts, mut needs) = self.make_request(&mut state);
+        let (meters, cost) = self.add_costs(&mut state, &mut facts, &mut needs);
         let stream = state.worker_states[worker].next_stream();
         state.tally.requests += 1;
         let (key, hits) = needs.first().copied().unwrap_or_default();
@@ -220,7 +231,8 @@ impl World {
             "request (worker, number, first counter, hits)",
             [worker as u64, stream.into(), key.into(), hits],
         );
-        let coming = SimStream { needs, state: StreamState::Entering };
+        let (entering, passed) = (StreamState::Entering, false);
+        let coming = SimStream { needs, state: entering, passed, meters, cost };
         state.worker_states[worker].streams.insert(stream, coming);
         drop(state);
         let status = running.on_request(StreamId(stream), &facts);
@@ -235,7 +247,7 @@ impl World {
         let Some(found) = state.worker_states[worker].streams.get_mut(&stream) else { return };
         match (status, found.state) {
             (HeadersStatus::Continue, StreamState::Entering) => {
-                found.state = StreamState::Over;
+                (found.state, found.passed) = (StreamState::Over, true);
                 let needs = found.needs.clone();
                 state.tally.local += 1;
                 state.note("passed (worker, request)", [worker as u64, stream.into(), 0, 0]);
@@ -389,7 +401,8 @@ impl World {
         if live && let Some(decided) = &reply.decided {
             let clock = state.clock(&self.scenario, proxy);
             for ((key, hits), (limited, lease)) in reply.call.about.iter().zip(&decided.statuses) {
-                if decided.allowed && reply.call.back.is_none() {
+                let is_ask = reply.call.back.is_none() && reply.call.debit.is_none();
+                if decided.allowed && is_ask {
                     let (key, hits, limited) = (*key, *hits, *limited);
                     let asked = Asked { key, hits, decided_at: decided.at, limited };
                     state.worker_states[worker].asked.push(asked);
@@ -463,8 +476,10 @@ impl World {
             running.on_response(StreamId(stream), &NoFacts);
         }
         // Removed first: the end of a waiting request must not admit it.
-        self.state.borrow_mut().worker_states[worker].streams.remove(&stream);
-        running.on_gone(StreamId(stream), &NoFacts);
+        let ended = self.state.borrow_mut().worker_states[worker].streams.remove(&stream);
+        let Some(ended) = ended else { return };
+        let cost = self.owe(worker, &ended);
+        running.on_gone(StreamId(stream), &cost);
     }
 
     /// Whether the measurement is complete, or there is none.
