@@ -1,6 +1,7 @@
 //! Streams with costs that their end knows, and the end of a run, when all of them are settled.
 
-use super::{Facts, World};
+use super::World;
+use super::requests::Facts;
 use crate::ledger::Key;
 use crate::limits::SECOND;
 use crate::meters::{ESTIMATE, ESTIMATED, LEASED, METERS};
