@@ -14,6 +14,7 @@ mod conditions;
 mod debit_calls;
 mod debits;
 mod failures;
+mod late_requests;
 mod local_decisions;
 mod maintenance;
 mod met_limits;
@@ -160,7 +161,7 @@ impl<H: Host> Worker<H> {
     #[inline(never)]
     fn forget(&mut self, stream: StreamId, facts: &impl RequestFacts) {
         if let Some(StreamState::Owing(owing)) = self.streams.remove(&stream) {
-            self.settle(*owing, facts);
+            self.settle(stream, owing, facts);
         }
     }
 

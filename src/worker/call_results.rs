@@ -42,7 +42,7 @@ impl<H: Host> Worker<H> {
                     self.store_answer(&pending, &answer, now)
                 };
                 if pending.purpose == Purpose::Debit {
-                    self.debit_counted();
+                    self.debit_counted(&answer.statuses);
                 }
                 if let Some(requester) = pending.requester
                     && !self.is_gone(requester)
@@ -187,6 +187,9 @@ impl<H: Host> Worker<H> {
         let mut all = Vec::with_capacity(answer.statuses.len());
         let statuses = pending.descriptors.iter().zip(&answer.statuses).zip(&pending.wishes);
         for (index, ((descriptor, status), wish)) in statuses.enumerate() {
+            if pending.purpose == Purpose::Debit && status.is_uncounted() {
+                continue;
+            }
             let met = MetLimits::of(&descriptor, status, now);
             let mut at_hand = 0;
             if self.leases() {

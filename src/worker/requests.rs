@@ -158,7 +158,9 @@ impl<H: Host> Worker<H> {
             }
             LocalDecision::Ask => {
                 // Without a decision nothing is counted.
-                let _ = self.call_or_wait(Requester::Shadow(stream), descriptors, now);
+                if self.call_or_wait(Requester::Shadow(stream), descriptors, now).is_ok() {
+                    self.await_shadow(stream);
+                }
             }
         }
     }

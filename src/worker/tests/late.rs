@@ -393,6 +393,96 @@ fn a_debit_that_fails_alone_does_not_keep_others_waiting() {
     assert!(sent.contains(&taken("200", 7)), "{sent:?}");
 }
 
+/// A stream can end before the answer to its descriptors in shadow. All of its cost was debited then, and the sidecar
+/// took the estimate as well.
+#[test]
+fn an_estimate_in_shadow_is_settled_once_its_answer_has_come() {
+    let in_shadow = format!(r#"{ESTIMATE}, "shadow": true"#);
+    let (key, cost) = ("100", 50.0);
+    for (answer, charged) in [("allowed", 50), ("denied", 2_050), ("failed", 50), ("ended", 50)] {
+        let (mut envoy, mut authority) = (envoy_of(2, &[&in_shadow], 0), Authority::default());
+        if answer == "denied" {
+            let window = super::authority::window_of(envoy.world().now);
+            authority.charged.insert((key.to_owned(), window), 2_000);
+        }
+        run(&mut clients(&mut envoy), key, cost);
+        envoy.tick_all();
+        assert_eq!(asked(&only_call(&envoy)), [taken(key, 20)], "only the ask, until it is known");
+        assert!(envoy.workers[0].owing_bytes > 0);
+        match answer {
+            "failed" => assert_eq!(fail_all(&mut envoy, CallError::Shed), 1),
+            "ended" => {
+                envoy.world_mut().sent.clear();
+                let unfinished = envoy.workers[0].on_end();
+                envoy.workers[1].adopt(unfinished);
+            }
+            _ => assert_eq!(answer_all(&mut envoy, &mut authority), 1),
+        }
+        envoy.tick_all();
+        while answer_all(&mut envoy, &mut authority) > 0 {}
+        assert_eq!(authority.charged.values().sum::<u64>(), charged, "{answer}");
+        let worker = &envoy.workers[0];
+        assert_eq!((worker.owing_bytes, worker.streams.len()), (0, 0), "{answer}");
+    }
+}
+
+/// A request that another limit denies takes no estimate in shadow, even if the answer for that comes later.
+#[test]
+fn an_estimate_in_shadow_of_a_denied_request_goes_back() {
+    const ONE: &str = r#", "hits_addend": {"number": 1}"#;
+    let in_shadow = format!(r#"{ESTIMATE}, "shadow": true"#);
+    let (mut envoy, mut authority) = (envoy_of(1, &[ONE, &in_shadow], 0), Authority::default());
+    let (id, _) = clients(&mut envoy).begin("30");
+    let now = envoy.world().now;
+    let (enforced, shadowed) = match &mut envoy.world_mut().sent.drain(..).collect::<Vec<_>>()[..] {
+        [enforced, shadowed] => (enforced.clone(), shadowed.clone()),
+        calls => panic!("{calls:?}"),
+    };
+    assert_eq!(asked(&shadowed), [taken("30", 20)]);
+    let denied =
+        made_up(Verdict::Deny, vec![Status { lease: None, ..status(Verdict::Deny, 0, 0) }]);
+    envoy.workers[0].on_answer(enforced.id, Ok(&denied));
+    assert_eq!(replied(&envoy), [(id.0, 429)]);
+    clients(&mut envoy).end(id, &double(9.0));
+    let answer = authority.decide(&shadowed, now);
+    envoy.workers[0].on_answer(shadowed.id, Ok(&answer));
+    envoy.tick_all();
+    assert_eq!(debits(&only_call(&envoy)), [refunded("30", 20)]);
+    answer_all(&mut envoy, &mut authority);
+    assert_eq!(authority.charged.values().sum::<u64>(), 0);
+}
+
+/// A call that the sidecar could count only in part failed, and went out again in parts.
+#[test]
+fn what_a_call_could_not_count_is_sent_alone_with_its_stream() {
+    // A stream has a descriptor of its client and one of its route.
+    const OTHER: &str = r#", "apply_on_stream_done": true, "hits_addend": {"number": 3}"#;
+    let (mut envoy, mut authority) = (envoy_of(1, &[DEBIT, OTHER], 64), Authority::default());
+    let mut streams = clients(&mut envoy);
+    for key in ["100", "200", "300"] {
+        run(&mut streams, key, 7.0);
+    }
+    answer_all(&mut envoy, &mut authority);
+    let call = envoy.world_mut().sent.remove(0);
+    let both = |key: &str| [taken(key, 7), taken(key, 3)];
+    assert_eq!(debits(&call), [both("200"), both("300")].concat());
+    let counted = Status { lease: None, ..status(Verdict::Allow, 0, 0) };
+    let statuses = vec![counted.clone(), counted.clone(), Status::UNCOUNTED, counted];
+    let answer = made_up(Verdict::Deny, statuses);
+    envoy.workers[0].on_answer(call.id, Ok(&answer));
+    assert_eq!(envoy.world().sent.len(), 0, "not before the next tick");
+    envoy.tick_all();
+    // Beside returns of tokens.
+    let is_debit = |call: &&Sent| call.metadata("tidegate-debit").is_some();
+    let again = envoy.world().sent.iter().find(is_debit).cloned().unwrap();
+    assert_eq!(debits(&again), [taken("300", 7), taken("300", 0)]);
+    assert_eq!(again.metadata("tidegate-streams"), Some("2"));
+    assert_ne!(again.metadata("tidegate-call"), call.metadata("tidegate-call"));
+    answer_all(&mut envoy, &mut authority);
+    assert_eq!(counts(&mut envoy, &["debits", "debits_lost"]), [30, 0]);
+    assert!(envoy.workers[0].debits.is_empty());
+}
+
 /// The sidecar may have counted a call that is under way when its plugin ends. Its refunds are not
 /// made again.
 #[test]
