@@ -23,6 +23,7 @@ mod site;
 
 pub(crate) use quotas::HeldQuotas;
 pub(crate) use round::{Round, Takes};
+pub(crate) use site::Site;
 
 use crate::counters::{Counters, Undecided};
 use crate::observer::Observer;

@@ -11,8 +11,8 @@ use crate::state::{Parts, StateSize, WIDE_WORDS, narrow};
 use crate::units::{Nanos, Timestamp};
 use std::sync::Arc;
 
-/// A refund arrives somewhat later than its time says. Hits that were taken this long after a window has
-/// opened may have been taken before.
+/// A refund arrives somewhat later than its time says: its hits may have been taken earlier by this, in the
+/// window before or before a bucket has refilled.
 const REFUND_DELAY: Nanos = Nanos::new(100_000_000);
 
 /// The state of a counter that was never used.
@@ -273,9 +273,11 @@ impl Quota {
     /// the rest. A ring can return only the hits of its newest bucket.
     #[must_use]
     pub fn refundable(&self, state: &[u64], hits: u64, since: Timestamp, now: Timestamp) -> u64 {
+        let earliest =
+            Timestamp::from_nanos(since.as_nanos().saturating_sub(REFUND_DELAY.as_nanos()));
         let is_of_this_window = match self {
             Quota::TokenBucket(bucket) => {
-                return bucket.returnable(narrow(state), hits, since, now);
+                return bucket.returnable(narrow(state), hits, earliest, now);
             }
             // What was taken earlier is known to the shared counter alone.
             Quota::Held(..) => return 0,
@@ -284,8 +286,7 @@ impl Quota {
                 window.open_window(narrow(state), now).is_some_and(|open| open.start <= since)
             }
             _ => {
-                let since = since.as_nanos().saturating_sub(REFUND_DELAY.as_nanos());
-                let counted = self.spendable_until(&UNUSED, Timestamp::from_nanos(since));
+                let counted = self.spendable_until(&UNUSED, earliest);
                 counted == self.refund_spendable_until(state, now)
             }
         };

@@ -11,6 +11,7 @@ use super::denials::Denials;
 use super::leasable::{is_leasable, is_plain};
 use super::records::{CounterUsers, Digest, Proxy, Record, record_key, users_key};
 use super::room::RoomChange;
+use super::update::{Run, Verdicts};
 use crate::answer::Decided;
 use crate::applied::{Applied, MatchedLimits, Replaced};
 use crate::authority::Authority;
@@ -38,6 +39,8 @@ pub(super) struct Leasing<'a> {
     proxy: Proxy,
     ttl: Nanos,
     seed: u64,
+    /// The keys of the plan without those of offers.
+    keys: usize,
     offers: SmallVec<[Offer; 4]>,
     /// For each counter of the plan, the index of its users' key, if it is part of an offer.
     users: SmallVec<[Option<usize>; 8]>,
@@ -48,15 +51,6 @@ pub(super) struct Granted {
     /// One for each descriptor.
     leases: SmallVec<[Option<Lease>; 4]>,
     pub(super) room_changes: SmallVec<[RoomChange; 4]>,
-}
-
-/// Whether the descriptors of a call pass together or each by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdicts {
-    /// All have this verdict.
-    Joint(Verdict),
-    /// Each passes if its limits have room.
-    Single,
 }
 
 /// A descriptor that may get tokens or a denial to cache.
@@ -94,51 +88,27 @@ impl Authority {
         let site = self.site(&limits, &matched, request);
         let mut round = Round::new(&site, Takes::Together, now);
         let mut plan = site.plan(&matched.each, request, self.modes, round.now);
-        let counter_keys = plan.keys.len();
         let mut leasing = Leasing::new(ask, ttl.unwrap_or(Nanos::ZERO), seed, &plan);
         let mut granted = Granted::nothing(request);
         let may_lease = ttl.is_some() && matched.replaced == Replaced::Nothing && !site.is_shared();
         if may_lease {
-            let (room, denials) = (self.lease_room.left(now), &limits.denials);
+            let (room, denials) = (self.lease_room.left(round.now), &limits.denials);
             leasing.offer(&mut plan, request, &matched, room, denials);
         }
-        let (mut verdict, mut decisions) = (Verdict::Deny, DECISIONS.take());
-        let now = loop {
-            let now = round.now;
-            let mut update = |entries: &mut Entries<'_>| {
-                let mut words = plan.read(entries);
-                let ahead = |descriptor| leasing.demand(descriptor);
-                if round.lacks_tokens(&site, &plan, &mut words, ahead) {
-                    return;
-                }
-                verdict = decide_all(&mut words, round.asks(&plan), now, &mut decisions);
-                let mut keep_until = plan.keep_until(decisions.all());
-                leasing.grant_offers(
-                    &plan,
-                    &mut Update {
-                        words: &mut words,
-                        keep_until: &mut keep_until,
-                        entries,
-                        granted: &mut granted,
-                        now,
-                    },
-                    Verdicts::Joint(verdict),
-                    decisions.all(),
-                );
-                round.note_low(&site, &plan, &mut words);
-                plan.write(entries, &mut words, &keep_until);
-            };
-            let updated = site.counters.update(&plan.keys, now, &mut update).await;
-            if leasing.withdraws(&mut plan, counter_keys, &updated) {
-                continue;
-            }
-            let decided = (&mut verdict, &mut decisions);
-            if round.is_decided(&site, &plan, updated, decided).await? {
-                break now;
-            }
+        let (mut leasing, mut decisions) = (Some(leasing), DECISIONS.take());
+        let decide = |run: &mut Run<'_, '_, '_>| {
+            let verdict = decide_all(run.words, run.asks, run.now, run.decisions);
+            (verdict, Some(Verdicts::Joint(verdict)))
         };
+        let (grants, made) = ((&mut leasing, &mut granted), &mut decisions);
+        let at = (&site, &mut round);
+        let verdict = self.update_leasing(at, &mut plan, grants, made, decide).await?;
+        let now = round.now;
         self.lease_room.apply(&granted.room_changes);
-        if verdict == Verdict::Allow && may_lease {
+        if verdict == Verdict::Allow
+            && may_lease
+            && let Some(leasing) = &leasing
+        {
             leasing.lease_unlimited(request, &matched, now, &mut granted);
         }
         let decided = Decided::new(&limits, request, &matched, decisions.all(), now);
@@ -198,6 +168,7 @@ impl<'a> Leasing<'a> {
             proxy: Proxy::new(ask.proxy),
             ttl,
             seed,
+            keys: plan.keys.len(),
             offers: SmallVec::new(),
             users: SmallVec::from_elem(None, plan.counters.len()),
         }
@@ -209,22 +180,16 @@ impl<'a> Leasing<'a> {
         Demand { waiting: of(&self.ask.waiting), wanted: of(&self.ask.wanted) }
     }
 
-    /// Offers nothing if the update was too large with its offers, so that the plan has no more than its first `keys`: the
-    /// records of leases are dropped before the request is.
-    pub(super) fn withdraws(
-        &mut self,
-        plan: &mut Plan<'_>,
-        keys: usize,
-        updated: &Result<(), Undecided>,
-    ) -> bool {
-        let is_too_large = updated.as_ref().is_err_and(Undecided::is_too_large);
-        if !is_too_large || plan.keys.len() <= keys {
-            return false;
-        }
-        plan.keys.truncate(keys);
+    /// Whether the plan has keys of offers.
+    pub(super) fn has_keys(&self, plan: &Plan<'_>) -> bool {
+        plan.keys.len() > self.keys
+    }
+
+    /// Offers nothing, so that the plan has no keys of offers.
+    pub(super) fn withdraw(&mut self, plan: &mut Plan<'_>) {
+        plan.keys.truncate(self.keys);
         self.offers.clear();
         self.users.fill(None);
-        true
     }
 
     /// Makes an offer for each descriptor that may get a lease, and adds its keys to the plan. Records may take

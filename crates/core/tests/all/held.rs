@@ -4,8 +4,8 @@ use crate::slow_contract::runner;
 use proptest::prelude::*;
 use std::sync::Arc;
 use tidegate_core::{
-    Charge, FixedWindow, Held, Hits, Lack, Nanos, Outcome, Quota, Refill, Timestamp, TokenBucket,
-    decide,
+    Charge, FixedWindow, GivenBack, Held, Hits, Lack, Nanos, Outcome, Quota, Refill, Timestamp,
+    TokenBucket, decide,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -177,6 +177,25 @@ fn a_state_that_decides_alone_admits_its_share_of_each_window() {
     held(&quota).add(&mut state, &Refill { paid: 3, ..refill(&quota, 1, at(8_999)) }, at(8_999));
     assert!(take(&mut state, &quota, 1, at(8_999)));
     assert!(!take(&mut state, &quota, 1, at(8_999)));
+}
+
+/// A return to another window would free room there that its tokens did not take. A bucket has refilled since the
+/// charge, so tokens that came back in full could be charged and held again without end.
+#[test]
+fn only_their_own_window_takes_tokens_back_and_a_bucket_less_its_refill() {
+    let back = |end| GivenBack { tokens: 40, older: 0, end };
+    let (quota, mut state) = (window(100), [0; 4]);
+    decide(&mut state, of(&quota), Charge::Take(Hits::new(50)), at(100));
+    assert_eq!(quota.worth_back(&state, &back(at(3_000)), at(2_999)), 40);
+    assert_eq!(quota.worth_back(&state, &back(at(3_000)), at(3_000)), 0);
+    assert_eq!(quota.worth_back(&state, &back(at(6_000)), at(2_999)), 0);
+    // Ten a second. The earliest time of a charge with this end is at 1 s.
+    let (quota, mut state) = (bucket(100), [0; 4]);
+    decide(&mut state, of(&quota), Charge::Take(Hits::new(50)), at(1_500));
+    assert_eq!(quota.worth_back(&state, &back(at(3_000)), at(2_000)), 30);
+    let older = GivenBack { tokens: 0, older: 40, end: at(4_000) };
+    assert_eq!(quota.worth_back(&state, &older, at(2_000)), 30);
+    assert_eq!(quota.worth_back(&state, &back(at(3_000)), at(9_000)), 0);
 }
 
 /// Tokens by their end.
