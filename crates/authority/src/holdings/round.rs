@@ -19,8 +19,9 @@ use tidegate_core::{
     Timestamp, Verdict, decide_all,
 };
 
-/// Tries until a request is refused. Each but the first follows a refill whose tokens others were quicker to spend.
-const TRIES_MAX: u32 = 8;
+/// Tries until a request is refused. Each but the first follows a refill whose tokens others were quicker to spend, so
+/// each asks for twice as many as the one before: soon there are enough for all, or none is left.
+const TRIES_MAX: u32 = 16;
 
 /// Denies everything, for a second.
 static CLOSED: LazyLock<Quota> = LazyLock::new(|| {
@@ -153,7 +154,11 @@ impl<'p> Round<'p> {
             let state = words[state].first_chunk().expect("a holding is narrow");
             let all = need.hits.saturating_add(need.waiting);
             match held.lacks(state, need.hits, self.now) {
-                Lack::Tokens => self.short.push(Short { counter, need }),
+                Lack::Tokens => {
+                    let spent_by_others = need.hits.saturating_mul((1 << self.tries) - 1);
+                    need.waiting = need.waiting.saturating_add(spent_by_others);
+                    self.short.push(Short { counter, need });
+                }
                 Lack::Denied => is_denied |= enforces,
                 // What waits elsewhere is asked for once.
                 Lack::Nothing
