@@ -122,11 +122,14 @@ impl Engine {
             return Err(UpdateError::TooLarge { keys, words, keys_max, words_max }.into());
         }
         if self.members.len() >= UPDATES_MAX {
-            return Err(unreachable_by(&format!("{UPDATES_MAX} updates wait for the server already")));
+            return Err(unreachable_by(&format!(
+                "{UPDATES_MAX} updates wait for the server already"
+            )));
         }
         let id = MemberId(self.next_member);
         self.next_member += 1;
-        self.members.insert(id, Member { stage: Stage::Unrun, waker: None, begun: at, was_delayed: false });
+        self.members
+            .insert(id, Member { stage: Stage::Unrun, waker: None, begun: at, was_delayed: false });
         Ok(id)
     }
 
@@ -328,7 +331,9 @@ pub(crate) fn unreachable_by(cause: &str) -> Undecided {
 
 fn contended(waited: u64) -> Undecided {
     let millis = waited / 1_000_000;
-    unreachable_by(&format!("other sidecars change the same counters; gave up after {millis} ms"))
+    unreachable_by(&format!(
+        "too many other requests change the same counters; gave up after {millis} ms"
+    ))
 }
 
 fn damaged_value(key: &Hashed) -> Undecided {

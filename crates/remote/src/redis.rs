@@ -66,7 +66,10 @@ impl Driver {
         loop {
             let opened = tokio::time::timeout(HANDSHAKE, inner.open()).await;
             let opened = opened.unwrap_or_else(|_| {
-                Err(Cause::new(&format!("no answer within {} s to a new connection", HANDSHAKE.as_secs())))
+                Err(Cause::new(&format!(
+                    "no answer within {} s to a new connection",
+                    HANDSHAKE.as_secs()
+                )))
             });
             let cause = match opened {
                 Ok(opened) => {

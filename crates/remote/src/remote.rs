@@ -21,8 +21,10 @@ use tokio::runtime::{Builder, Runtime};
 const CAPACITY: u64 = 8 * 1024 * 1024;
 /// An update that other sidecars keep from being committed is given up after so many times [`Settings::timeout`].
 const TRIES: u32 = 10;
-/// The keys of one batch. The server does nothing else for about 0.2 ms while it commits so many.
-const BATCH_KEYS_MAX: usize = 64;
+/// And after this at the latest, as its time would be too long ago.
+const PATIENCE_MAX: Duration = Duration::from_secs(SLACK_SECS / 2);
+/// The keys of one batch. The server does nothing else for less than half a millisecond while it commits so many.
+const BATCH_KEYS_MAX: usize = 128;
 /// The times of updates are late by what updates take at most, which is far less.
 const SLACK_SECS: u64 = 10;
 
@@ -51,15 +53,18 @@ pub enum ConnectError {
 /// Connects to the servers of `settings`, in the background. Waits until the seed of the keys is known.
 pub fn connect(settings: Settings) -> Result<Remote, ConnectError> {
     let (patience, connections) = (settings.patience, settings.connections);
-    let retention =
-        Retention { slack_secs: SLACK_SECS, jitter_secs: settings.jitter.as_secs() };
+    let retention = Retention { slack_secs: SLACK_SECS, jitter_secs: settings.jitter.as_secs() };
     let rules = Rules {
-        patience: u64::try_from((settings.timeout.saturating_mul(TRIES)).as_nanos()).unwrap_or(u64::MAX),
+        patience: u64::try_from(
+            (settings.timeout.saturating_mul(TRIES).min(PATIENCE_MAX)).as_nanos(),
+        )
+        .unwrap_or(u64::MAX),
         retention,
         keys_max: BATCH_KEYS_MAX,
     };
     let shared = Arc::new(Shared::new(rules));
-    let driver = Driver::new(settings, retention, shared.clone()).map_err(ConnectError::Settings)?;
+    let driver =
+        Driver::new(settings, retention, shared.clone()).map_err(ConnectError::Settings)?;
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("tidegate-remote")

@@ -152,7 +152,10 @@ impl fmt::Display for Address {
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let password = self.password.as_ref().map(|_| "…");
-        f.debug_struct("Credentials").field("user", &self.user).field("password", &password).finish()
+        f.debug_struct("Credentials")
+            .field("user", &self.user)
+            .field("password", &password)
+            .finish()
     }
 }
 

@@ -24,11 +24,12 @@ struct Credit {
     bytes: usize,
     /// The answers that were asked for and have not arrived.
     pending: usize,
+    is_exceeded: bool,
 }
 
 impl Allowance {
     pub(super) fn new() -> Allowance {
-        Allowance(Arc::new(Mutex::new(Credit { bytes: BASE, pending: 0 })))
+        Allowance(Arc::new(Mutex::new(Credit { bytes: BASE, pending: 0, is_exceeded: false })))
     }
 
     /// An answer of up to so many bytes is asked for.
@@ -55,8 +56,16 @@ impl Allowance {
                 credit.bytes = rest;
                 Ok(())
             }
-            None => Err(io::Error::other("the server sends more than it was asked for")),
+            None => {
+                credit.is_exceeded = true;
+                Err(io::Error::other("the server sends more than it was asked for"))
+            }
         })
+    }
+
+    /// Whether the connection was closed for it.
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.with(|credit| credit.is_exceeded)
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Credit) -> T) -> T {

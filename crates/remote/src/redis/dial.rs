@@ -141,7 +141,8 @@ impl Dialer {
 }
 
 fn info(credentials: &Credentials) -> RedisConnectionInfo {
-    let mut info = RedisConnectionInfo::default().set_lib_name("tidegate", env!("CARGO_PKG_VERSION"));
+    let mut info =
+        RedisConnectionInfo::default().set_lib_name("tidegate", env!("CARGO_PKG_VERSION"));
     if let Some(user) = &credentials.user {
         info = info.set_username(user);
     }
@@ -162,7 +163,9 @@ fn connector(tls: &Tls) -> Result<TlsConnector, String> {
     };
     let mut roots = RootCertStore::empty();
     for certificate in certificates("the authorities of the servers", &tls.ca)? {
-        roots.add(certificate).map_err(|error| format!("the authorities of the servers: {error}"))?;
+        roots
+            .add(certificate)
+            .map_err(|error| format!("the authorities of the servers: {error}"))?;
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()

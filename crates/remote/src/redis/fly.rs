@@ -86,13 +86,23 @@ impl Inner {
                 _ = probes.tick() => {
                     flying.spawn(wire.clone().probe(self.clone()));
                 }
-                _ = &mut task.0 => break Cause::new("the server has closed the connection"),
+                _ = &mut task.0 => break ended(&mut flying).await,
             }
         };
         // For the flights that are dropped now.
         let _ = wire.closed.set(cause.clone());
         (cause, has_answered)
     }
+}
+
+/// Why a connection has ended: its flights are told. They end soon, since nothing answers them any more.
+async fn ended(flying: &mut JoinSet<Result<(), Cause>>) -> Cause {
+    while let Some(ended) = flying.join_next().await {
+        if let Ok(Err(cause)) = ended {
+            return cause;
+        }
+    }
+    Cause::new("the server has closed the connection")
 }
 
 /// A connection, for one pipeline.
@@ -188,7 +198,12 @@ impl Wire {
         self.allowance.answered();
         match answers {
             Ok(Ok(answers)) if answers.len() == count => Ok(answers),
-            Ok(Ok(_)) => Err(Cause::new("the server gives another number of answers than of commands")),
+            Ok(Ok(_)) => {
+                Err(Cause::new("the server gives another number of answers than of commands"))
+            }
+            Ok(Err(_)) if self.allowance.is_exceeded() => {
+                Err(Cause::new("the server sends more than it was asked for"))
+            }
             Ok(Err(error)) => Err(Cause::new(&error.to_string())),
             Err(_) => {
                 let millis = self.timeout.as_millis();

@@ -78,15 +78,18 @@ fn a_script_that_the_server_forgot_is_loaded_again() {
 fn a_server_that_stands_still_fails_updates_until_it_goes_on() {
     let test = "failures::a_server_that_stands_still_fails_updates_until_it_goes_on";
     let Some(server) = Server::start(test, &[]) else { return };
-    let remote = sidecar(&server);
-    hit(&remote, &[key(1)]).unwrap();
+    let remote = sidecar_with_timeout(&server, Duration::from_millis(100));
+    until_hit(&remote, &[key(1)]);
     server.signal(Signal::STOP);
-    says(&cause(&remote, &[key(1)]), "not answered within 100 ms");
+    until("updates fail", || {
+        let result = hit(&remote, &[key(1)]);
+        result.is_err_and(|error| error.to_string().contains("not answered within 100 ms"))
+    });
     until("all connections are known to be useless", || remote.health() != Health::Up);
     server.signal(Signal::CONT);
     // What was sent before it stood still may have been done.
     let counts = until_hit(&remote, &[key(1)]);
-    assert!((2..=10).contains(&counts[0]), "{counts:?}");
+    assert!(counts[0] >= 2, "{counts:?}");
 }
 
 /// Whatever the server refuses is said in its words, and over as soon as the server accepts updates.

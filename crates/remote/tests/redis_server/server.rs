@@ -22,7 +22,8 @@ impl Server {
     /// None, with a line for `tests/run`, where there is no redis-server.
     pub(crate) fn start(test: &str, options: &[&str]) -> Option<Server> {
         if Command::new("redis-server").arg("--version").output().is_err() {
-            let must_run = std::env::var_os("TIDEGATE_ROOT_TESTS").is_some_and(|value| value == "1");
+            let must_run =
+                std::env::var_os("TIDEGATE_ROOT_TESTS").is_some_and(|value| value == "1");
             assert!(!must_run, "TIDEGATE_ROOT_TESTS=1, and there is no redis-server");
             let line = format!("\nnot run: {test}: needs redis-server\n");
             std::io::stderr().write_all(line.as_bytes()).unwrap();
@@ -43,6 +44,10 @@ impl Server {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("redis.sock")
+    }
+
+    pub(crate) fn cpu(&self) -> Duration {
+        cpu_of(&self.child.id().to_string())
     }
 
     pub(crate) fn stop(&mut self) {
@@ -138,4 +143,13 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(start.elapsed() < SOON, "not within {} s: {what}", SOON.as_secs());
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The CPU time of a process so far.
+pub(crate) fn cpu_of(process: &str) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    // utime and stime, in hundredths of a second.
+    let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 10)
 }

@@ -4,11 +4,13 @@
 
 mod failures;
 mod figures;
+mod hostile;
 mod server;
 mod values;
 
 use server::{Server, until};
 use std::sync::Arc;
+use std::time::Duration;
 use tidegate_authority::{Counters, Undecided, wait};
 use tidegate_core::Timestamp;
 use tidegate_remote::{Remote, Settings, connect};
@@ -16,9 +18,14 @@ use tidegate_store::{Entries, Hashed};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Sidecar number one, or another one.
+/// A sidecar that waits for answers as long as a busy machine may take.
 fn sidecar(server: &Server) -> Remote {
-    connect(Settings::at(&server.address()).unwrap()).unwrap()
+    sidecar_with_timeout(server, Duration::from_secs(10))
+}
+
+fn sidecar_with_timeout(server: &Server, timeout: Duration) -> Remote {
+    let settings = Settings::at(&server.address()).unwrap();
+    connect(Settings { timeout, ..settings }).unwrap()
 }
 
 fn key(number: u128) -> Hashed {
@@ -70,9 +77,7 @@ fn storm(sidecars: &[Arc<Remote>], keys: &[Hashed], times: usize) -> usize {
         .iter()
         .map(|remote| {
             let (remote, keys) = (remote.clone(), keys.to_vec());
-            std::thread::spawn(move || {
-                (0..times).filter(|_| hit(&remote, &keys).is_ok()).count()
-            })
+            std::thread::spawn(move || (0..times).filter(|_| hit(&remote, &keys).is_ok()).count())
         })
         .collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).sum()
