@@ -61,8 +61,8 @@ pub(crate) fn decode(image: &[u8], class: Class) -> Option<Entry> {
     if !is_image {
         return None;
     }
-    let mut entry = Entry::default();
-    entry.expires_at = u64::from(expiry(image)?) * SECOND;
+    let expires_at = u64::from(expiry(image)?) * SECOND;
+    let mut entry = Entry { state: SmallVec::new(), expires_at };
     entry.state.extend(state.chunks(8).map(|chunk| {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);

@@ -20,7 +20,7 @@ pub(super) struct Step {
 
 impl Step {
     /// Runs request number `request` on an entry.
-    pub(super) fn make(key: Hashed, entry: EntryMut<'_>, request: u64, looks: bool) -> Step {
+    pub(super) fn make(key: Hashed, entry: &mut EntryMut<'_>, request: u64, looks: bool) -> Step {
         let before = [entry.state[0], entry.state[1]];
         let mut after = before;
         if !looks {

@@ -134,7 +134,7 @@ impl World {
             for (position, key) in keys.iter().enumerate() {
                 // Equal keys share one entry.
                 if !keys[..position].contains(key) {
-                    run.push(Step::make(*key, entries.get(position), index as u64, *looks));
+                    run.push(Step::make(*key, &mut entries.get(position), index as u64, *looks));
                 }
             }
             runs.push(run);
