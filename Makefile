@@ -131,13 +131,13 @@ build-fuzz: toolchain
 	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/fuzz/instrument CARGO_INCREMENTAL=0 cargo build --locked \
 		--workspace --exclude tidegate-tests --bin tidegate-fuzz --config fuzz/profile.toml
 
-bench: build-wasm build-noop build build-bench envoy ## Run every benchmark; figures also in target/bench/results.json
+bench: build-wasm build-wasm-cel build-noop build build-bench envoy ## Run every benchmark; figures also in target/bench/results.json
 	@target/release/tidegate-bench
 
 bench-core: build-bench ## Algorithms and the matching of rules, beside governor
 	@target/release/tidegate-bench core $(BENCH)
 
-bench-envoy: build-wasm build-noop build build-bench envoy ## CPU of Envoy and sidecar per request, beside peers in one run
+bench-envoy: build-wasm build-wasm-cel build-noop build build-bench envoy ## CPU of Envoy and sidecar per request, beside peers in one run
 	@target/release/tidegate-bench envoy $(BENCH)
 
 bench-rls: build build-bench ## Calls of the rate limit service and of FRS; LIMITADOR=path adds that peer

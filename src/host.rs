@@ -8,6 +8,8 @@ pub(crate) mod abi;
 #[cfg(target_arch = "wasm32")]
 pub(crate) mod envoy;
 #[cfg(any(test, target_arch = "wasm32"))]
+mod pairs;
+#[cfg(any(test, target_arch = "wasm32"))]
 mod value_buffer;
 
 pub mod stats;
@@ -150,6 +152,11 @@ pub trait RequestFacts {
     /// The first value of a header. Only the first, as in Envoy's own `request_headers` action, so
     /// that a client cannot change its key by repeating the header.
     fn header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T>;
+    /// Reads each value of a header in turn until `read` finds what it looks for. For headers whose
+    /// values belong together.
+    fn find_header<T>(&self, name: &str, read: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
+        self.header(name, read).flatten()
+    }
     /// The first value of a header of the response; none before it has arrived.
     fn response_header<T>(&self, _name: &str, _read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         None

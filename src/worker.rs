@@ -14,38 +14,41 @@ mod conditions;
 mod debit_calls;
 mod debits;
 mod failures;
+mod late_requests;
 mod local_decisions;
 mod maintenance;
 mod met_limits;
 mod pending_calls;
 mod replies;
 mod reports;
+mod requests;
+mod responses;
 mod resuming;
 pub mod root_contexts;
 mod settling;
+mod statuses;
 mod streams;
 mod struct_json;
 mod tick_clock;
 mod token_returns;
 
-use crate::config::{Config, HeaderStyle, RequestType, Selection};
-use crate::host::stats::{Counter, Stats};
-use crate::host::{CallId, Header, Host, RequestFacts, StreamId};
-use crate::leases::descriptor_state::{DescriptorState, LocalDecision};
+use crate::config::Config;
+use crate::host::stats::Stats;
+use crate::host::{CallId, Host, RequestFacts, StreamId};
+use crate::leases::descriptor_state::DescriptorState;
 use crate::leases::limit_info::FurtherLimits;
 use crate::leases::local_table::{LocalTable, ReturnableTokens};
 use crate::leases::process::ProcessIdentity;
 use crate::leases::shared_table::{SharedTable, Write};
-use crate::request::descriptors::{Descriptors, LeaseKey};
-use crate::request::extract;
+use crate::request::descriptors::LeaseKey;
 use crate::worker::circuit_breaker::CircuitBreaker;
 use crate::worker::debits::Debits;
-use crate::worker::pending_calls::{PendingCalls, Requester, Waiter};
-use crate::worker::streams::{LeaseKeys, StreamState, Streams};
+use crate::worker::pending_calls::PendingCalls;
+use crate::worker::streams::{StreamState, Streams};
 use crate::worker::tick_clock::TickClock;
 use call_error::{CallError, Undecided};
-use local_decisions::Attempt;
 use replies::Denial;
+use requests::Extracted;
 use resuming::ResumeQueue;
 pub use resuming::Unfinished;
 use std::collections::VecDeque;
@@ -71,17 +74,6 @@ enum Outcome {
     Allow(Option<StreamState>),
     /// It gets a local reply.
     Deny(Denial),
-}
-
-/// What became of a request in its own callback.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Decided {
-    /// It passes.
-    Allow,
-    /// It has its local reply.
-    Deny,
-    /// It waits.
-    Later,
 }
 
 /// A worker.
@@ -122,13 +114,6 @@ pub struct Worker<H> {
     extracted: Option<Box<Extracted>>,
 }
 
-/// The descriptors of a request.
-#[derive(Debug, Default)]
-struct Extracted {
-    enforced: Descriptors,
-    shadowed: Descriptors,
-}
-
 impl<H: Host> Worker<H> {
     /// Starts a worker. Runs once per worker, and once more at start in a virtual machine that
     /// never gets a request.
@@ -164,198 +149,6 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    /// The headers of a request have arrived.
-    pub fn on_request(&mut self, stream: StreamId, facts: &impl RequestFacts) -> HeadersStatus {
-        let is_special = self.config.is_special;
-        if is_special && !self.selects(facts) {
-            return HeadersStatus::Continue;
-        }
-        let mut extracted = self.extracted.take().unwrap_or_default();
-        let Extracted { enforced, shadowed } = &mut *extracted;
-        extract(&self.config, facts, self.process.seed, enforced, shadowed);
-        #[cfg(feature = "cel")]
-        if let Some((failures, first)) = enforced.take_failures() {
-            self.note_condition(failures, &first);
-        }
-        let status = if is_special && !self.config.late_charges.is_empty() {
-            self.decide_late_request(stream, facts, enforced, shadowed)
-        } else {
-            self.decide_request(stream, enforced, shadowed)
-        };
-        self.extracted = Some(extracted);
-        status
-    }
-
-    /// Whether the filter looks at a request.
-    #[cold]
-    fn selects(&self, facts: &impl RequestFacts) -> bool {
-        let Some(Selection { request_type, enabled }) = self.config.selection else { return true };
-        let is_internal =
-            || facts.header("x-envoy-internal", |value| value == b"true").unwrap_or(false);
-        let is_of_type = match request_type {
-            RequestType::Both => true,
-            RequestType::Internal => is_internal(),
-            RequestType::External => !is_internal(),
-        };
-        is_of_type && enabled.includes(|| self.host.random())
-    }
-
-    /// Whether a denial is carried out; counts it otherwise. `deliver_counted` counts those of
-    /// descriptors in shadow.
-    fn enforces_denial(&mut self, requester: Requester) -> bool {
-        let enforces = matches!(requester, Requester::Shadow(_))
-            || self.config.filter_enforced.includes(|| self.host.random());
-        if !enforces {
-            self.stats.count(Counter::ShadowDenied);
-        }
-        enforces
-    }
-
-    fn decide_request(
-        &mut self,
-        stream: StreamId,
-        enforced: &Descriptors,
-        shadowed: &Descriptors,
-    ) -> HeadersStatus {
-        if enforced.is_empty() && shadowed.is_empty() {
-            return HeadersStatus::Continue;
-        }
-        let now = self.host.now();
-        let decided = self.enforce(stream, enforced, now);
-        // A request that is denied does not count in shadow. One that waits may still pass.
-        if !shadowed.is_empty() && decided != Decided::Deny {
-            self.shadow(stream, shadowed, now);
-        }
-        match decided {
-            Decided::Allow => HeadersStatus::Continue,
-            Decided::Deny | Decided::Later => HeadersStatus::Pause,
-        }
-    }
-
-    /// Decides the enforced descriptors, and carries that out.
-    fn enforce(&mut self, stream: StreamId, descriptors: &Descriptors, now: Timestamp) -> Decided {
-        if descriptors.is_empty() {
-            return Decided::Allow;
-        }
-        match self.decide(descriptors, Attempt::First, now) {
-            LocalDecision::Deny if self.enforces_denial(Requester::Stream(stream)) => {
-                self.stats.count(Counter::DeniedLocal);
-                let requester = Requester::Stream(stream);
-                self.denial(requester, descriptors, now).send(&self.host, stream);
-                Decided::Deny
-            }
-            LocalDecision::Allow => {
-                self.stats.count(Counter::AllowedLocal);
-                let kept = self.allowed_state(descriptors);
-                self.keep(stream, kept);
-                Decided::Allow
-            }
-            LocalDecision::Deny => {
-                self.stats.count(Counter::AllowedLocal);
-                let kept = self.shadowed_state(descriptors, now);
-                self.keep(stream, kept);
-                Decided::Allow
-            }
-            LocalDecision::Ask => {
-                self.stats.count(Counter::LeaseMisses);
-                self.streams.insert(stream, StreamState::Paused);
-                let requester = Requester::Stream(stream);
-                let Err(why) = self.call_or_wait(requester, descriptors, now) else {
-                    return Decided::Later;
-                };
-                self.streams.remove(&stream);
-                match self.undecided(why) {
-                    Outcome::Allow(_) => Decided::Allow,
-                    Outcome::Deny(mut denial) => {
-                        denial.send(&self.host, stream);
-                        Decided::Deny
-                    }
-                }
-            }
-        }
-    }
-
-    /// Counts the effect that the descriptors in shadow would have. The limits that would deny now
-    /// are noted; those of an answer that is still to come are only counted.
-    #[inline(never)]
-    fn shadow(&mut self, stream: StreamId, descriptors: &Descriptors, now: Timestamp) {
-        match self.decide_unless_refunding(descriptors, Attempt::First, now) {
-            LocalDecision::Allow => self.note_taken(Requester::Shadow(stream), None, now),
-            LocalDecision::Deny => {
-                self.stats.count(Counter::ShadowDenied);
-                let names = self.denying(descriptors, now);
-                self.note_shadow(stream, &names);
-            }
-            LocalDecision::Ask => {
-                // Without a decision nothing is counted.
-                let _ = self.call_or_wait(Requester::Shadow(stream), descriptors, now);
-            }
-        }
-    }
-
-    /// Calls the sidecar for a new request, or adds it to a pending call.
-    fn call_or_wait(
-        &mut self,
-        requester: Requester,
-        descriptors: &Descriptors,
-        now: Timestamp,
-    ) -> Result<(), Undecided> {
-        if !self.breaker.is_closed() {
-            if self.breaker.probe(now) {
-                self.probe(descriptors, now);
-            }
-            return Err(Undecided::Failure);
-        }
-        if !self.calls.has_room(self.resume_queue.due()) {
-            self.note_full(now);
-            return Err(Undecided::Overload);
-        }
-        let deadline = self.tick_clock.deadline();
-        self.submit(Waiter { requester, descriptors: descriptors.clone(), deadline }, &[], now)
-    }
-
-    /// The response headers of a request have arrived.
-    pub fn on_response(&mut self, stream: StreamId, facts: &impl RequestFacts) {
-        if self.streams.is_empty() {
-            return;
-        }
-        let headers = match self.streams.remove(&stream) {
-            // Answered by another filter while it was paused; its deletion is still to come.
-            Some(paused @ StreamState::Paused) => {
-                self.streams.insert(stream, paused);
-                return;
-            }
-            Some(StreamState::Owing(owing)) => {
-                match self.on_response_of_owing(stream, owing, facts) {
-                    Some(StreamState::Noted(notes)) => {
-                        return self.respond_with_notes(stream, *notes);
-                    }
-                    Some(decided) => self.limit_headers_of(decided),
-                    None => return,
-                }
-            }
-            Some(StreamState::Noted(notes)) => return self.respond_with_notes(stream, *notes),
-            Some(decided) => self.limit_headers_of(decided),
-            None => return,
-        };
-        if !headers.is_empty() {
-            self.host.add_response_headers(&headers);
-        }
-    }
-
-    /// The headers about limits of a response.
-    fn limit_headers_of(&self, decided: StreamState) -> Vec<Header> {
-        let (now, limits) = match decided {
-            StreamState::DecidedLocally(keys) => self.limits_of(keys.iter().map(|key| (key, None))),
-            StreamState::DecidedByEntry(keys) => self.limits_of(keys.into_iter()),
-            StreamState::DecidedBySidecar(limits) => (self.host.now(), limits),
-            StreamState::Paused | StreamState::Noted(_) | StreamState::Owing(_) => {
-                return Vec::new();
-            }
-        };
-        replies::headers(&self.config, &limits, now)
-    }
-
     /// A request is over, for any reason.
     pub fn on_gone(&mut self, stream: StreamId, facts: &impl RequestFacts) {
         // If it is queued, it is skipped when its turn comes.
@@ -368,7 +161,7 @@ impl<H: Host> Worker<H> {
     #[inline(never)]
     fn forget(&mut self, stream: StreamId, facts: &impl RequestFacts) {
         if let Some(StreamState::Owing(owing)) = self.streams.remove(&stream) {
-            self.settle(*owing, facts);
+            self.settle(stream, owing, facts);
         }
     }
 
@@ -423,16 +216,6 @@ impl<H: Host> Worker<H> {
         self.resume_queue.take(self.debits.take_all())
     }
 
-    #[inline]
-    fn keep(&mut self, stream: StreamId, kept: Option<StreamState>) {
-        let Some(kept) = kept else { return };
-        // Not moved out of it, which would copy the largest of states.
-        if matches!(kept, StreamState::Noted(_)) {
-            return self.keep_noted(stream, kept);
-        }
-        self.streams.insert(stream, kept);
-    }
-
     fn change_slot<R>(
         &mut self,
         key: LeaseKey,
@@ -449,20 +232,6 @@ impl<H: Host> Worker<H> {
         change: impl FnMut(&mut DescriptorState, &mut FurtherLimits) -> (R, Write),
     ) -> Option<R> {
         self.shared.change(&self.host, &mut self.stats, key, now, change)
-    }
-
-    /// State for the response of a locally allowed request.
-    fn allowed_state(&self, descriptors: &Descriptors) -> Option<StreamState> {
-        if self.config.headers == HeaderStyle::Off {
-            return None;
-        }
-        let known = |key| self.local.of(key).is_some_and(|record| record.state.limit.is_known());
-        descriptors.iter().any(|descriptor| known(descriptor.key)).then(|| {
-            match self.config.headers {
-                HeaderStyle::ByEntry => StreamState::by_entry(descriptors),
-                _ => StreamState::DecidedLocally(LeaseKeys::of(descriptors)),
-            }
-        })
     }
 
     fn paused(&self) -> usize {

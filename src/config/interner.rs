@@ -51,7 +51,8 @@ impl Interner {
             Source::Header(_)
             | Source::Property(_)
             | Source::Text(_)
-            | Source::ResponseHeader(_) => None,
+            | Source::ResponseHeader(_)
+            | Source::Cookie(_) => None,
         };
         Parameters::new(self.facts.iter().filter_map(name))
     }

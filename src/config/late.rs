@@ -61,7 +61,7 @@ impl LateCost {
         match self {
             LateCost::Number(_) => CostMoment::Request,
             LateCost::Value(command) => match command.fact.source {
-                Source::Header(_) | Source::Parameter(_) => CostMoment::Request,
+                Source::Header(_) | Source::Parameter(_) | Source::Cookie(_) => CostMoment::Request,
                 Source::ResponseHeader(_) => CostMoment::Response,
                 Source::Property(_) | Source::Text(_) => CostMoment::End,
             },

@@ -137,21 +137,19 @@ pub enum Action {
     /// An entry with a format as its value. If it is for some requests only, the action before it
     /// matches these, with an empty entry.
     Formatted(Box<Formatted>),
-    /// A claim of a token in a header (`jwt_claim`).
+    /// A claim of a token in a header or a cookie (`jwt_claim`).
     Claim(Box<Claim>),
     /// An override of the limit, after all entries (`limit`).
     Limit(Box<LimitSource>),
 }
 
-/// A claim of a token in a header, which is not verified.
+/// A claim of a token in a header or a cookie, which is not verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The entry's key.
     pub(crate) key: Encoded,
-    /// The header.
-    pub(crate) header: Fact,
-    /// The cookie in this header with the token.
-    pub(crate) cookie: Option<String>,
+    /// The header or the cookie.
+    pub(crate) fact: Fact,
     /// The text before the token.
     pub(crate) prefix: String,
     /// The names that lead to the claim.
@@ -211,14 +209,16 @@ pub enum Source {
     /// The first value of a header; the name is in lower case, or that of a pseudo-header such as
     /// `:path`.
     Header(String),
-    /// The first value of a query parameter, decoded; so is the name.
-    Parameter(String),
     /// A property of Envoy.
     Property(Vec<String>),
     /// A property of Envoy, which counts only if it is a non-empty text.
     Text(Vec<String>),
+    /// The first value of a query parameter, decoded; so is the name.
+    Parameter(String),
     /// The first value of a header of the response.
     ResponseHeader(String),
+    /// The first value of a cookie, in all `cookie` headers.
+    Cookie(String),
 }
 
 /// The most parts of a property's path; bounds the array in which it is passed.

@@ -247,8 +247,15 @@ fn a_struct_means_the_same_as_its_json() {
 /// Every example in the reference is a configuration, or an entry of one.
 #[test]
 fn the_examples_of_the_reference_are_valid() {
-    let page = include_str!("../../docs/reference/filter.md");
-    let blocks: Vec<&str> = page
+    let pages = [
+        include_str!("../../docs/reference/filter.md"),
+        include_str!("../../docs/reference/filter-actions.md"),
+        include_str!("../../docs/reference/filter-costs.md"),
+        include_str!("../../docs/reference/filter-routes.md"),
+        include_str!("../../docs/reference/filter-replies.md"),
+    ]
+    .concat();
+    let blocks: Vec<&str> = pages
         .split("```json\n")
         .skip(1)
         .filter_map(|rest| rest.split_once("```").map(|(block, _)| block))

@@ -25,7 +25,7 @@
 
 pub(crate) use super::value_buffer::Status;
 use super::value_buffer::{self, receive};
-use super::{Header, LogLevel, Reply};
+use super::{LogLevel, Reply};
 
 /// Envoy's buffers that the filter reads.
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +87,7 @@ unsafe extern "C" {
         data_out: *mut usize,
         size_out: *mut usize,
     ) -> Status;
+    fn proxy_get_header_map_pairs(map: u32, data_out: *mut usize, size_out: *mut usize) -> Status;
     fn proxy_add_header_map_value(
         map: u32,
         name: *const u8,
@@ -183,6 +184,15 @@ pub(crate) fn header<T>(map: Map, name: &str, read: impl FnOnce(&[u8]) -> T) -> 
     let call = |data: &mut usize, size: &mut usize| {
         // SAFETY: Envoy reads the name and writes the two words; all live until it returns.
         unsafe { proxy_get_header_map_value(map as u32, name.as_ptr(), name.len(), data, size) }
+    };
+    receive(call, read)
+}
+
+/// All headers of a map of the effective context, as encoded [`pairs`](super::pairs).
+pub(crate) fn all_headers<T>(map: Map, read: impl FnOnce(&[u8]) -> T) -> Result<T, Status> {
+    let call = |data: &mut usize, size: &mut usize| {
+        // SAFETY: Envoy writes the two words, which live until it returns.
+        unsafe { proxy_get_header_map_pairs(map as u32, data, size) }
     };
     receive(call, read)
 }
@@ -294,8 +304,9 @@ pub(crate) fn increment_metric(metric: u32, offset: i64) -> Result<(), Status> {
     proxy_increment_metric(metric, offset).ok()
 }
 
-/// Starts a call, with `metadata` encoded by [`pairs`]. Its result goes to the root of the effective
-/// context, as a receive or a close. Envoy ends the call after `timeout_ms`, with gRPC status 14.
+/// Starts a call, with `metadata` as encoded [`pairs`](super::pairs). Its result goes to the root of
+/// the effective context, as a receive or a close. Envoy ends the call after `timeout_ms`, with gRPC
+/// status 14.
 pub(crate) fn grpc_call(
     target: &str,
     (service, method): (&str, &str),
@@ -329,8 +340,8 @@ pub(crate) fn cancel_grpc_call(token: u32) -> Result<(), Status> {
     proxy_grpc_cancel(token).ok()
 }
 
-/// Sends a local reply to the request of the effective context, with `headers` encoded by
-/// [`pairs`].
+/// Sends a local reply to the request of the effective context, with `headers` as encoded
+/// [`pairs`](super::pairs).
 pub(crate) fn send_local_response(reply: &Reply, headers: &[u8]) -> Result<(), Status> {
     let (details, body) = (&reply.details, &reply.body);
     let grpc_status = reply.grpc_status.and_then(|status| i32::try_from(status).ok());
@@ -379,41 +390,6 @@ pub(crate) fn random<const N: usize>() -> Option<[u8; N]> {
     // SAFETY: Envoy writes the bytes, which live until it returns.
     let errno = unsafe { random_get(bytes.as_mut_ptr(), N) };
     (errno == 0).then_some(bytes)
-}
-
-/// Names and values in the ABI's form: their number, all sizes, then each string with a NUL after
-/// it. `added` follow `own`.
-pub(crate) fn pairs(own: &[Header], added: &[(String, String)]) -> Vec<u8> {
-    let size = |part: usize| u32::try_from(part).unwrap_or(u32::MAX).to_le_bytes();
-    // The count, then per pair two sizes and two NULs.
-    let mut room: usize = 4;
-    for_each(own, added, |name, value| {
-        let pair = name.len().saturating_add(value.len()).saturating_add(10);
-        room = room.saturating_add(pair);
-    });
-    let mut bytes = Vec::with_capacity(room);
-    bytes.extend(size(own.len().saturating_add(added.len())));
-    for_each(own, added, |name, value| {
-        bytes.extend(size(name.len()));
-        bytes.extend(size(value.len()));
-    });
-    for_each(own, added, |name, value| {
-        for part in [name, value] {
-            bytes.extend(part.as_bytes());
-            bytes.push(0);
-        }
-    });
-    bytes
-}
-
-/// Two loops take fewer instructions than one over both lists.
-fn for_each(own: &[Header], added: &[(String, String)], mut act: impl FnMut(&str, &str)) {
-    for (name, value) in own {
-        act(name, value);
-    }
-    for (name, value) in added {
-        act(name, value);
-    }
 }
 
 // Exports that need only this file.

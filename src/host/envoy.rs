@@ -4,7 +4,7 @@
 use super::abi::{self, Map};
 use super::{
     Call, CallId, Conflict, Header, Host, LogLevel, NamedHeader, Reply, RequestFacts, SharedValue,
-    StreamId, Unsent,
+    StreamId, Unsent, pairs,
 };
 use crate::host::stats::MetricKind;
 use std::cell::{Cell, RefCell};
@@ -89,7 +89,7 @@ impl Host for Envoy {
     }
 
     fn call(&self, call: &Call<'_>) -> Result<CallId, Unsent> {
-        let metadata = abi::pairs(call.metadata, &[]);
+        let metadata = pairs::encoded(call.metadata, &[]);
         // In Envoy 0 means no timeout.
         let timeout_ms = u32::try_from(call.timeout.as_millis()).unwrap_or(u32::MAX).max(1);
         let method = (tidegate_wire::RLS_SERVICE, tidegate_wire::RLS_METHOD);
@@ -116,7 +116,7 @@ impl Host for Envoy {
 
     fn reply(&self, stream: StreamId, reply: &Reply) {
         if act_on(stream.0) {
-            let headers = abi::pairs(&reply.headers, &reply.added);
+            let headers = pairs::encoded(&reply.headers, &reply.added);
             let _ = abi::send_local_response(reply, &headers);
         }
     }
@@ -202,6 +202,14 @@ impl RequestFacts for CurrentStream {
             return None;
         }
         abi::header(Map::RequestHeaders, name, read).ok()
+    }
+
+    fn find_header<T>(&self, name: &str, read: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
+        if !act_on_current() {
+            return None;
+        }
+        let find = |headers: &[u8]| pairs::values_of(headers, name).find_map(read);
+        abi::all_headers(Map::RequestHeaders, find).ok().flatten()
     }
 
     fn response_header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T> {

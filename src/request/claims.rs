@@ -1,4 +1,4 @@
-//! Claims of tokens (JWT) in headers. Nothing is verified: another filter must do that before.
+//! Claims of tokens (JWT) in headers and cookies. Nothing is verified: another filter must do that before.
 //!
 //! One pass over the token, without its signature. It is scanned, not parsed, so that a client cannot
 //! make it cost memory for each of its values.
@@ -13,12 +13,7 @@ pub(super) fn claim_of<F: RequestFacts>(
     claim: &Claim,
     reader: &mut FactReader<'_, F>,
 ) -> Option<Vec<u8>> {
-    let header = reader.value(&claim.header)?;
-    let value = match &claim.cookie {
-        Some(name) => cookie(header, name.as_bytes())?,
-        None => header,
-    };
-    let token = value.strip_prefix(claim.prefix.as_bytes())?;
+    let token = reader.value(&claim.fact)?.strip_prefix(claim.prefix.as_bytes())?;
     let (header, rest) = at_dot(token)?;
     let (payload, signature) = at_dot(rest)?;
     if at_dot(signature).is_some() || !is_header(header) {
@@ -35,15 +30,6 @@ pub(super) fn claim_of<F: RequestFacts>(
 /// Whether this is the first part of a token.
 fn is_header(text: &[u8]) -> bool {
     decoded(text).is_some_and(|header| Json::of(&header).enter(b"alg").is_some())
-}
-
-/// The value of a cookie, without its quotes.
-fn cookie<'a>(header: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    header.split(|byte| *byte == b';').find_map(|pair| {
-        let value = pair.trim_ascii().strip_prefix(name)?.strip_prefix(b"=")?;
-        let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
-        Some(quoted.unwrap_or(value))
-    })
 }
 
 /// The parts before and after the first dot.

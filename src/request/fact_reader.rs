@@ -3,6 +3,7 @@
 use crate::config::{Config, Fact, PROPERTY_PARTS_MAX, Source};
 use crate::host::RequestFacts;
 use crate::matching::address::ip_of;
+use crate::matching::cookies;
 use crate::matching::query::Found;
 use crate::request::virtual_hosts::Progress;
 #[cfg(feature = "cel")]
@@ -200,7 +201,7 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
     }
 
     fn read(&mut self, fact: &Fact) {
-        if let Source::Parameter(_) | Source::ResponseHeader(_) = fact.source {
+        if let Source::Parameter(_) | Source::ResponseHeader(_) | Source::Cookie(_) = fact.source {
             return self.read_other(fact);
         }
         let bytes = &mut self.buffer.bytes;
@@ -214,12 +215,16 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
 
     #[cold]
     fn read_other(&mut self, fact: &Fact) {
-        let Source::ResponseHeader(name) = &fact.source else { return self.read_parameters() };
         let bytes = &mut self.buffer.bytes;
-        let read = self.facts.response_header(name, |value| {
+        let copy = |value: &[u8]| {
             let Range { start, end } = appended(bytes, value);
             FactState::Read { start, end }
-        });
+        };
+        let read = match &fact.source {
+            Source::ResponseHeader(name) => self.facts.response_header(name, copy),
+            Source::Cookie(name) => read_cookie(self.facts, name, copy),
+            _ => return self.read_parameters(),
+        };
         self.set(fact.number, read.unwrap_or(FactState::Absent));
     }
 
@@ -282,7 +287,7 @@ fn read<T>(facts: &impl RequestFacts, source: &Source, read: impl FnOnce(&[u8]) 
     match source {
         Source::Header(name) => facts.header(name, read),
         // Read by `read_other`.
-        Source::Parameter(_) | Source::ResponseHeader(_) => None,
+        Source::Parameter(_) | Source::ResponseHeader(_) | Source::Cookie(_) => None,
         Source::Property(path) => property(facts, path, read),
         // Any value becomes an entry, lossily if necessary: a value from a client must not drop the
         // descriptor. Envoy treats an empty text as absent.
@@ -290,6 +295,23 @@ fn read<T>(facts: &impl RequestFacts, source: &Source, read: impl FnOnce(&[u8]) 
             property(facts, path, |value| (!value.is_empty()).then(|| read(value))).flatten()
         }
     }
+}
+
+/// Only a client with several `cookie` headers, or without this cookie, costs a read of all headers.
+fn read_cookie<T>(
+    facts: &impl RequestFacts,
+    name: &str,
+    mut copy: impl FnMut(&[u8]) -> T,
+) -> Option<T> {
+    let mut read = |header: &[u8]| cookies::value_of(header, name.as_bytes()).map(&mut copy);
+    let in_first = facts.header("cookie", &mut read)?;
+    let mut is_first = true;
+    in_first.or_else(|| {
+        let unless_first = |header: &[u8]| {
+            if std::mem::take(&mut is_first) { None } else { read(header) }
+        };
+        facts.find_header("cookie", unless_first)
+    })
 }
 
 fn property<T>(

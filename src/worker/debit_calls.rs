@@ -11,7 +11,7 @@ use crate::host::stats::Counter;
 use crate::request::descriptors::{DescriptorRef, Descriptors};
 use crate::worker::call_error::CallError;
 use crate::worker::pending_calls::{LeaseWish, PendingCall, Purpose};
-use tidegate_core::{DebitRequest, Direction, LeaseRequest, Nanos, Timestamp};
+use tidegate_core::{DebitRequest, Direction, LeaseRequest, Nanos, Status, Timestamp};
 use tidegate_wire::debit_metadata;
 
 impl<H: Host> Worker<H> {
@@ -128,11 +128,25 @@ impl<H: Host> Worker<H> {
         LeaseWish { wanted: self.wanted(descriptor, now), waiting: 0 }
     }
 
-    /// A debit call was answered.
-    pub(super) fn debit_counted(&mut self) {
-        let Some(call) = self.debits.under_way.take() else { return };
-        let hits = call.groups.iter().map(Group::hits).fold(0, u64::saturating_add);
-        self.stats.add(Counter::Debits, hits);
+    /// A debit call was answered. What could not be counted goes under another number, in a call of
+    /// its stream alone: one counter that cannot be used keeps no others waiting.
+    pub(super) fn debit_counted(&mut self, statuses: &[Status]) {
+        let Some(mut call) = self.debits.under_way.take() else { return };
+        let mut statuses = statuses.iter();
+        for group in &mut call.groups {
+            let takes = group.direction == Direction::Take;
+            for debit in &mut group.debits {
+                if statuses.next().is_some_and(Status::is_uncounted) {
+                    continue;
+                }
+                if takes {
+                    self.stats.add(Counter::Debits, debit.hits);
+                }
+                debit.hits = 0;
+            }
+        }
+        call.groups.retain(|group| group.debits.iter().any(|debit| debit.hits > 0));
+        self.debits.separate(call.groups);
     }
 
     /// A debit call has failed.

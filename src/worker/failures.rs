@@ -57,12 +57,14 @@ impl<H: Host> Worker<H> {
 
     /// Ends the wait of a request without a decision.
     pub(super) fn fail(&mut self, requester: Requester, why: Undecided) {
-        if let Requester::Stream(stream) = requester
-            && !self.is_gone(requester)
-        {
-            self.drop_late_refunds(stream);
-            let outcome = self.undecided(why);
-            self.deliver(requester, outcome);
+        match requester {
+            Requester::Stream(stream) if !self.is_gone(requester) => {
+                self.drop_late_refunds(stream);
+                let outcome = self.undecided(why);
+                self.deliver(requester, outcome);
+            }
+            Requester::Stream(_) => {}
+            Requester::Shadow(stream) => self.settle_shadow(stream),
         }
     }
 

@@ -145,7 +145,10 @@ impl<H: Host> Worker<H> {
 
     /// Finishes a request that waited, in this turn or in one soon after.
     pub(super) fn deliver(&mut self, requester: Requester, outcome: Outcome) {
-        let Requester::Stream(stream) = requester else { return };
+        let stream = match requester {
+            Requester::Stream(stream) => stream,
+            Requester::Shadow(stream) => return self.settle_shadow(stream),
+        };
         if self.resume_queue.due.is_empty() && self.may_resume() {
             self.apply(stream, outcome);
         } else {

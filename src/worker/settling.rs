@@ -1,33 +1,24 @@
-//! Requests whose costs are settled when they end, and requests that refund.
+//! What streams owe, from their decision to their end.
 //!
-//! Owns what a stream owes: the descriptors, which only the request's headers can make, what was
-//! taken ahead, and costs that are known before the end. Bounded: streams that would owe more than
-//! [`OWING_BYTES_MAX`] of descriptors count as overload. Nothing here runs for requests of
-//! configurations without such entries.
+//! Owns the descriptors, which only the request's headers can make, what was taken ahead, and costs
+//! that are known before the end. At the end the difference is debited or refunded.
 //!
 //! A cost that cannot be read charges nothing, as the upstream writes it and not the client. What
 //! was estimated stays charged then.
 
-use super::call_error::Undecided;
+use super::Worker;
 use super::call_results::is_denied_in_shadow;
 use super::debits::{Debit, Group};
-use super::local_decisions::Attempt;
 use super::pending_calls::Requester;
 use super::reports::with_earlier_notes;
 use super::streams::StreamState;
-use super::{HeadersStatus, Outcome, Worker};
 use crate::config::{CostMoment, LateCharge, LateCost};
 use crate::host::stats::Counter;
 use crate::host::{Host, RequestFacts, StreamId};
-use crate::leases::descriptor_state::LocalDecision;
 use crate::leases::token_pool::TokenPool;
 use crate::request::cost_now;
-use crate::request::descriptors::{DescriptorRef, Descriptors, LeaseKey};
+use crate::request::descriptors::{DescriptorRef, LeaseKey};
 use tidegate_core::{Direction, Nanos, Status, Timestamp, Verdict};
-
-/// The memory of a worker for the descriptors of streams under way. Envoy itself keeps more for
-/// each: its headers.
-const OWING_BYTES_MAX: usize = 32 << 20;
 
 /// Shorter waits for an answer are within the error that the sidecar allows for the time of a charge.
 const WAIT_IGNORED: Nanos = Nanos::new(50_000_000);
@@ -37,116 +28,58 @@ const WAIT_IGNORED: Nanos = Nanos::new(50_000_000);
 pub(crate) struct Owing {
     /// Its state as a request.
     pub(crate) state: Option<StreamState>,
-    costs: Vec<Owed>,
-    bytes: usize,
+    pub(super) shadow: InShadow,
+    pub(super) costs: Vec<Owed>,
+    pub(super) bytes: usize,
+}
+
+/// Whether the descriptors of a stream in shadow are decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum InShadow {
+    Decided,
+    /// The answer is still to come, and says whether their estimates were taken.
+    Awaited,
+    /// The same, and the stream has ended.
+    AwaitedAfterEnd,
 }
 
 /// What one entry of the configuration owes.
 #[derive(Debug)]
-struct Owed {
+pub(super) struct Owed {
     /// The index of its charge.
-    charge: usize,
-    key: LeaseKey,
-    entries: Box<[u8]>,
+    pub(super) charge: usize,
+    pub(super) key: LeaseKey,
+    pub(super) entries: Box<[u8]>,
     /// The index of its descriptor in the request, if it took an estimate.
-    place: Option<Place>,
+    pub(super) place: Option<Place>,
     /// Hits that were taken ahead.
-    taken: u64,
+    pub(super) taken: u64,
     /// When they were taken, or else when the request arrived.
-    taken_at: Timestamp,
+    pub(super) taken_at: Timestamp,
     /// Its cost, once it is known, unless that has no number.
-    cost: Option<Option<u64>>,
+    pub(super) cost: Option<Option<u64>>,
 }
 
 /// The place of a descriptor in the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Enforced(usize),
     Shadowed(usize),
 }
 
 impl Owed {
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.entries.len().saturating_add(size_of::<Owed>())
     }
 }
 
 impl<H: Host> Worker<H> {
-    /// Decides a request of a configuration with late charges or refunds. Requests without any are
-    /// decided like those of others.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn decide_late_request(
-        &mut self,
-        stream: StreamId,
-        facts: &impl RequestFacts,
-        enforced: &mut Descriptors,
-        shadowed: &mut Descriptors,
-    ) -> HeadersStatus {
-        let mut owed = Vec::new();
-        self.take_owed(facts, enforced, Place::Enforced, &mut owed);
-        self.take_owed(facts, shadowed, Place::Shadowed, &mut owed);
-        if owed.is_empty() && !enforced.has_refunds() && !shadowed.has_refunds() {
-            return self.decide_request(stream, enforced, shadowed);
-        }
-        self.decide_late(stream, enforced, shadowed, owed)
-    }
-
-    /// Replaces descriptors with late charges by those that are decided now, and adds what will be
-    /// owed.
-    fn take_owed(
-        &self,
-        facts: &impl RequestFacts,
-        descriptors: &mut Descriptors,
-        place: fn(usize) -> Place,
-        owed: &mut Vec<Owed>,
-    ) {
-        let seed = self.process.seed;
-        let mut all = std::mem::take(descriptors);
-        descriptors.put_buffer(all.take_buffer());
-        for (index, descriptor) in all.iter().enumerate() {
-            if let Some(number) = all.origin(index) {
-                descriptors.come_from(number);
-            }
-            let charge = descriptor.late_charge();
-            let charge = charge.and_then(|index| Some((index, self.charge(index)?)));
-            let mut estimated_at = None;
-            match charge {
-                None => {
-                    descriptors.append(descriptor.entries);
-                    descriptors.finish(seed, descriptor.hits);
-                }
-                Some((_, LateCharge::RefundAtStart(cost))) => {
-                    descriptors.append(descriptor.entries);
-                    descriptors.finish_refund(seed, self.cost_now(cost, facts).unwrap_or(0));
-                }
-                Some((_, LateCharge::Estimate { estimate, .. })) => {
-                    estimated_at = Some(place(descriptors.len()));
-                    descriptors.append(descriptor.entries);
-                    descriptors.finish(seed, *estimate);
-                }
-                Some((_, LateCharge::DebitAtEnd(_) | LateCharge::RefundAtEnd(_))) => {}
-            }
-            if let Some((index, charge)) = charge.filter(|(_, charge)| charge.at_end().is_some()) {
-                owed.push(Owed {
-                    charge: index,
-                    key: descriptor.key,
-                    entries: Box::from(descriptor.entries),
-                    place: estimated_at,
-                    taken: 0,
-                    taken_at: Timestamp::default(),
-                    cost: self.read_cost(charge, facts, CostMoment::Request),
-                });
-            }
-        }
-    }
-
-    fn charge(&self, index: usize) -> Option<&LateCharge> {
+    pub(super) fn charge(&self, index: usize) -> Option<&LateCharge> {
         self.config.late_charges.get(index)
     }
 
     /// The cost of a stream if it is to be read now: a number, or none if there is none.
-    fn read_cost(
+    pub(super) fn read_cost(
         &self,
         charge: &LateCharge,
         facts: &impl RequestFacts,
@@ -163,100 +96,11 @@ impl<H: Host> Worker<H> {
         })
     }
 
-    fn cost_now(&self, cost: &LateCost, facts: &impl RequestFacts) -> Option<u64> {
+    pub(super) fn cost_now(&self, cost: &LateCost, facts: &impl RequestFacts) -> Option<u64> {
         match cost {
             LateCost::Number(number) => Some(*number),
             LateCost::Value(command) => cost_now(&self.config, command, facts),
         }
-    }
-
-    fn decide_late(
-        &mut self,
-        stream: StreamId,
-        enforced: &Descriptors,
-        shadowed: &Descriptors,
-        mut costs: Vec<Owed>,
-    ) -> HeadersStatus {
-        let now = self.host.now();
-        let bytes = costs.iter().map(Owed::bytes).fold(0, usize::saturating_add);
-        let owing_bytes = self.owing_bytes.saturating_add(bytes);
-        // Otherwise clients could fill the places of debits, so that those of others are lost.
-        let is_full = self.debits.is_full() && self.breaker.is_closed();
-        let outcome = if owing_bytes > OWING_BYTES_MAX || is_full {
-            self.note_full(now);
-            costs.clear();
-            Some(self.undecided(Undecided::Overload))
-        } else {
-            costs.iter_mut().for_each(|owed| owed.taken_at = now);
-            self.owing_bytes = owing_bytes;
-            // Here from now on, as the call for it may end at any time.
-            let owing = Owing { state: Some(StreamState::Paused), costs, bytes };
-            self.streams.insert(stream, StreamState::Owing(Box::new(owing)));
-            let outcome = self.enforce_late(stream, enforced, now);
-            if !shadowed.is_empty() && !matches!(outcome, Some(Outcome::Deny(_))) {
-                self.shadow(stream, shadowed, now);
-            }
-            outcome
-        };
-        match outcome {
-            Some(Outcome::Allow(kept)) => {
-                self.settle_pause(stream, kept);
-                HeadersStatus::Continue
-            }
-            Some(Outcome::Deny(mut denial)) => {
-                self.deny_owing(stream);
-                denial.send(&self.host, stream);
-                HeadersStatus::Pause
-            }
-            None => HeadersStatus::Pause,
-        }
-    }
-
-    /// Decides the enforced descriptors; none if the request must wait.
-    fn enforce_late(
-        &mut self,
-        stream: StreamId,
-        descriptors: &Descriptors,
-        now: Timestamp,
-    ) -> Option<Outcome> {
-        if descriptors.is_empty() {
-            return Some(Outcome::Allow(None));
-        }
-        match self.decide_unless_refunding(descriptors, Attempt::First, now) {
-            LocalDecision::Allow => {
-                self.stats.count(Counter::AllowedLocal);
-                self.note_taken(Requester::Stream(stream), None, now);
-                Some(Outcome::Allow(self.allowed_state(descriptors)))
-            }
-            LocalDecision::Deny if self.enforces_denial(Requester::Stream(stream)) => {
-                self.stats.count(Counter::DeniedLocal);
-                Some(Outcome::Deny(self.denial(Requester::Stream(stream), descriptors, now)))
-            }
-            LocalDecision::Deny => {
-                self.stats.count(Counter::AllowedLocal);
-                Some(Outcome::Allow(self.shadowed_state(descriptors, now)))
-            }
-            LocalDecision::Ask => {
-                self.stats.count(Counter::LeaseMisses);
-                let undecided =
-                    self.call_or_wait(Requester::Stream(stream), descriptors, now).err()?;
-                self.drop_late_refunds(stream);
-                Some(self.undecided(undecided))
-            }
-        }
-    }
-
-    /// Only the sidecar can refund, together with the rest of the request.
-    pub(super) fn decide_unless_refunding(
-        &mut self,
-        descriptors: &Descriptors,
-        attempt: Attempt,
-        now: Timestamp,
-    ) -> LocalDecision {
-        if descriptors.has_refunds() {
-            return LocalDecision::Ask;
-        }
-        self.decide(descriptors, attempt, now)
     }
 
     /// The estimates of a request were taken. `statuses` are those of its descriptors, if the sidecar
@@ -319,9 +163,11 @@ impl<H: Host> Worker<H> {
     pub(super) fn deny_owing(&mut self, stream: StreamId) {
         let Some(StreamState::Owing(owing)) = self.streams.get_mut(&stream) else { return };
         owing.state = None;
-        let charges = &self.config.late_charges;
+        let (charges, shadow) = (&self.config.late_charges, owing.shadow);
         owing.costs.retain_mut(|owed| {
-            if owed.taken > 0 {
+            let may_be_taken =
+                matches!(owed.place, Some(Place::Shadowed(_))) && shadow == InShadow::Awaited;
+            if owed.taken > 0 || may_be_taken {
                 // In shadow. It goes back.
                 owed.cost = Some(Some(0));
                 return true;
@@ -379,12 +225,54 @@ impl<H: Host> Worker<H> {
     /// A stream that owes has ended.
     #[cold]
     #[inline(never)]
-    pub(super) fn settle(&mut self, owing: Owing, facts: &impl RequestFacts) {
-        self.owing_bytes = self.owing_bytes.saturating_sub(owing.bytes);
+    pub(super) fn settle(
+        &mut self,
+        stream: StreamId,
+        mut owing: Box<Owing>,
+        facts: &impl RequestFacts,
+    ) {
         // Its client left before it was decided, so the upstream never saw it.
         if owing.state.as_ref().is_some_and(StreamState::is_paused) {
+            self.owing_bytes = self.owing_bytes.saturating_sub(owing.bytes);
             return;
         }
+        for owed in owing.costs.iter_mut().filter(|owed| owed.cost.is_none()) {
+            if let Some(charge) = self.charge(owed.charge) {
+                owed.cost = self.read_cost(charge, facts, CostMoment::End);
+            }
+        }
+        if owing.shadow == InShadow::Decided {
+            self.owing_bytes = self.owing_bytes.saturating_sub(owing.bytes);
+            return self.settle_costs(owing.costs);
+        }
+        let is_awaited = |owed: &mut Owed| matches!(owed.place, Some(Place::Shadowed(_)));
+        let awaited = owing.costs.extract_if(.., is_awaited).collect();
+        let known = std::mem::replace(&mut owing.costs, awaited);
+        (owing.state, owing.shadow) = (None, InShadow::AwaitedAfterEnd);
+        self.streams.insert(stream, StreamState::Owing(owing));
+        self.settle_costs(known);
+    }
+
+    /// The descriptors of a request in shadow are in a call.
+    pub(super) fn await_shadow(&mut self, stream: StreamId) {
+        if let Some(StreamState::Owing(owing)) = self.streams.get_mut(&stream) {
+            owing.shadow = InShadow::Awaited;
+        }
+    }
+
+    /// The descriptors of a stream in shadow are decided, or will not be.
+    pub(super) fn settle_shadow(&mut self, stream: StreamId) {
+        let Some(StreamState::Owing(owing)) = self.streams.get_mut(&stream) else { return };
+        let before = std::mem::replace(&mut owing.shadow, InShadow::Decided);
+        if before == InShadow::AwaitedAfterEnd
+            && let Some(owing) = self.remove_owing(stream)
+        {
+            self.settle_costs(owing.costs);
+        }
+    }
+
+    /// Debits or refunds what streams have cost beyond what was taken.
+    fn settle_costs(&mut self, costs: Vec<Owed>) {
         let now = self.host.now();
         let group = |direction| Group {
             direction,
@@ -393,10 +281,9 @@ impl<H: Host> Worker<H> {
             since: now,
         };
         let (mut taken, mut refunded) = (group(Direction::Take), group(Direction::Refund));
-        for owed in owing.costs {
+        for owed in costs {
             let Some(charge) = self.charge(owed.charge) else { continue };
-            let known = owed.cost.or_else(|| self.read_cost(charge, facts, CostMoment::End));
-            let Some(hits) = known.flatten() else { continue };
+            let Some(hits) = owed.cost.flatten() else { continue };
             let (debit, refund) = match charge {
                 LateCharge::RefundAtEnd(_) => (0, hits),
                 _ => (hits.saturating_sub(owed.taken), owed.taken.saturating_sub(hits)),
@@ -437,7 +324,9 @@ impl<H: Host> Worker<H> {
     /// If one of several descriptors has none, the sidecar counts them all: one that is never
     /// leased may replace the limits of the others.
     pub(super) fn pay(&mut self, group: &mut Group, now: Timestamp) {
-        if !self.leases() || group.direction == Direction::Refund {
+        // A descriptor without hits was counted before the others. It may replace their limits.
+        let is_part = group.debits.iter().any(|debit| debit.hits == 0);
+        if !self.leases() || group.direction == Direction::Refund || is_part {
             return;
         }
         let at_hand = |worker: &mut Self, debit: &Debit| {

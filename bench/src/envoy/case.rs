@@ -37,6 +37,7 @@ pub(super) enum Setup {
     LeaseOfOne,
     LeasesOfThree,
     LeasesOfThreeWithHeaders,
+    LeasesOfThreeWithConditions,
     DeniedLocally,
     AskingEveryTime,
     NativeOfOne,
@@ -44,7 +45,7 @@ pub(super) enum Setup {
 }
 
 impl Setup {
-    pub(super) const ALL: [(Setup, &str); 11] = [
+    pub(super) const ALL: [(Setup, &str); 12] = [
         (Setup::NoFilter, "no filter"),
         (Setup::NativeLocal, "envoy's local filter"),
         (Setup::NoopAbi, "wasm that does nothing"),
@@ -52,6 +53,7 @@ impl Setup {
         (Setup::LeaseOfOne, "tidegate, lease held"),
         (Setup::LeasesOfThree, "tidegate, three leases held"),
         (Setup::LeasesOfThreeWithHeaders, "tidegate, three leases, ietf headers"),
+        (Setup::LeasesOfThreeWithConditions, "tidegate, three leases, a condition each"),
         (Setup::DeniedLocally, "tidegate, denying by itself"),
         (Setup::AskingEveryTime, "tidegate, asking every time"),
         (Setup::NativeOfOne, "envoy's own filter, asking tidegate"),
@@ -74,6 +76,7 @@ impl Setup {
                 plugin["headers"] = json!("ietf");
                 Some(plugin)
             }
+            Setup::LeasesOfThreeWithConditions => Some(plugin(&three_with_conditions())),
             Setup::AskingEveryTime => {
                 let mut plugin = plugin(&one());
                 plugin["leases"] = json!({"slots": 0});
@@ -95,6 +98,9 @@ impl Setup {
         let (one, three) = (one(), three());
         let noop;
         let filter = match (self, &plugin) {
+            (Setup::LeasesOfThreeWithConditions, Some(plugin)) => {
+                Filter::TidegateWithConditions(plugin)
+            }
             (_, Some(plugin)) => Filter::Tidegate(plugin),
             (Setup::NativeLocal, None) => Filter::NativeLocal { tokens: 1_000_000_000 },
             (Setup::NoopAbi, None) => {
@@ -126,6 +132,20 @@ fn three() -> Value {
         {"actions": [{"remote_address": {}}]},
         {"actions": [{"generic_key": {"descriptor_value": "all"}}]},
     ])
+}
+
+/// The same, each with a condition that every request meets.
+fn three_with_conditions() -> Value {
+    let mut entries = three();
+    let conditions = [
+        "request.method == 'GET'",
+        "request.headers['x-client'] != 'nobody'",
+        "request.url_path.startsWith('/')",
+    ];
+    for (index, when) in conditions.into_iter().enumerate() {
+        entries[index]["when"] = json!(when);
+    }
+    entries
 }
 
 /// A plugin configuration. The timeout is generous, as a stall of a shared machine is not a failure.

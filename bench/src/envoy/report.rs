@@ -58,21 +58,27 @@ fn line(case: &Case, cases: &[Case]) -> Vec<String> {
 
 fn rows(case: &Case, cases: &[Case]) -> Vec<Row> {
     let native = match case.kind {
-        Setup::LeasesOfThree | Setup::LeasesOfThreeWithHeaders => Setup::NativeOfThree,
+        Setup::LeasesOfThree
+        | Setup::LeasesOfThreeWithHeaders
+        | Setup::LeasesOfThreeWithConditions => Setup::NativeOfThree,
         _ => Setup::NativeOfOne,
     };
     let p50 = |case: &Case| case.latency_micros(50.0);
     let p99 = |case: &Case| case.latency_micros(99.0);
     let above = |case: &Case| above(case, cases);
-    let none = Setup::NoFilter;
+    // Beside conditions, the module without them.
+    let without = match case.kind {
+        Setup::LeasesOfThreeWithConditions => Setup::LeasesOfThree,
+        _ => Setup::NoFilter,
+    };
     type Figure<'a> = &'a dyn Fn(&Case) -> f64;
     let compared: [(_, _, Figure<'_>); 6] = [
-        (("cpu_envoy", "us/request"), none, &Case::envoy_micros),
-        (("cpu_envoy_and_sidecar", "us/request"), none, &Case::both_micros),
+        (("cpu_envoy", "us/request"), without, &Case::envoy_micros),
+        (("cpu_envoy_and_sidecar", "us/request"), without, &Case::both_micros),
         (("cpu_above_no_filter", "us/request"), native, &above),
-        (("latency_p50", "us"), none, &p50),
-        (("latency_p99", "us"), none, &p99),
-        (("resident_memory", "MiB"), none, &Case::resident_mebibytes),
+        (("latency_p50", "us"), without, &p50),
+        (("latency_p99", "us"), without, &p99),
+        (("resident_memory", "MiB"), without, &Case::resident_mebibytes),
     ];
     let row = |metric, value| Row::new(SUITE, case.kind.name(), metric, value);
     let beside = |(metric, peer, figure): (_, _, Figure<'_>)| {
@@ -98,6 +104,10 @@ fn targets(cases: &[Case]) -> Vec<String> {
         targets.push(format!(
             "Three leases held, above a filter that does nothing: {more:.1} µs (target: at most 6)"
         ));
+    }
+    if let Some(conditions) = of(cases, Setup::LeasesOfThreeWithConditions) {
+        let more = conditions.both_micros() - three.both_micros();
+        targets.push(format!("A condition for each of three leases: {more:.1} µs more"));
     }
     for kind in [Setup::NativeOfOne, Setup::NativeOfThree] {
         if let Some(native) = of(cases, kind) {

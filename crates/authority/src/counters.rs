@@ -34,6 +34,14 @@ impl Undecided {
     pub fn is_too_large(&self) -> bool {
         matches!(self, Undecided::Store(UpdateError::TooLarge { .. }))
     }
+
+    /// Whether the update may have been committed nevertheless.
+    pub fn may_be_committed(&self) -> bool {
+        match self {
+            Undecided::Store(error) => matches!(error, UpdateError::DataLoss),
+            Undecided::Unreachable { .. } => true,
+        }
+    }
 }
 
 /// An engine of counters.

@@ -1,5 +1,5 @@
 //! Tokens charged ahead for proxies: granted with a decision (`grant`), given back unused (`returns`). Hits charged
-//! after the fact (`after_the_fact`).
+//! after the fact (`after_the_fact`). `update` is what both have in common.
 //!
 //! `records` is what the store keeps of leases, `room` bounds how much of it there is, `denials` says which
 //! denials a proxy may repeat by itself.
@@ -10,6 +10,7 @@ mod grant;
 mod records;
 mod returns;
 mod room;
+mod update;
 
 pub(crate) use after_the_fact::DEBIT_KEPT;
 pub(crate) use denials::Denials;

@@ -81,6 +81,9 @@ impl Status {
         details: None,
     };
 
+    /// A debit that was not counted, although others of its call were.
+    pub const UNCOUNTED: Status = Status { verdict: Verdict::Deny, ..Status::NO_LIMIT };
+
     /// A descriptor that is configured as unlimited.
     pub const UNLIMITED: Status = Status {
         verdict: Verdict::Allow,
@@ -90,6 +93,12 @@ impl Status {
         lease: None,
         details: None,
     };
+
+    /// Whether this is [`Status::UNCOUNTED`]: only that denies without a limit.
+    #[must_use]
+    pub fn is_uncounted(&self) -> bool {
+        self.verdict == Verdict::Deny && self.limit.is_none()
+    }
 }
 
 /// A limit as clients see it.

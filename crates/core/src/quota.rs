@@ -9,8 +9,8 @@ use crate::rate::{Period, Rate};
 use crate::state::{Parts, StateSize, WIDE_WORDS, narrow};
 use crate::units::{Nanos, Timestamp};
 
-/// A refund arrives somewhat later than its time says. Hits that were taken this long after a window has
-/// opened may have been taken before.
+/// A refund arrives somewhat later than its time says: its hits may have been taken earlier by this, in the
+/// window before or before a bucket has refilled.
 const REFUND_DELAY: Nanos = Nanos::new(100_000_000);
 
 /// The state of a counter that was never used.
@@ -195,17 +195,18 @@ impl Quota {
     /// the rest. A ring can return only the hits of its newest bucket.
     #[must_use]
     pub fn refundable(&self, state: &[u64], hits: u64, since: Timestamp, now: Timestamp) -> u64 {
+        let earliest =
+            Timestamp::from_nanos(since.as_nanos().saturating_sub(REFUND_DELAY.as_nanos()));
         let is_of_this_window = match self {
             Quota::TokenBucket(bucket) => {
-                return bucket.returnable(narrow(state), hits, since, now);
+                return bucket.returnable(narrow(state), hits, earliest, now);
             }
             // The window may have been opened by these hits.
             Quota::FirstHitWindow(window) => {
                 window.open_window(narrow(state), now).is_some_and(|open| open.start <= since)
             }
             _ => {
-                let since = since.as_nanos().saturating_sub(REFUND_DELAY.as_nanos());
-                let counted = self.spendable_until(&UNUSED, Timestamp::from_nanos(since));
+                let counted = self.spendable_until(&UNUSED, earliest);
                 counted == self.refund_spendable_until(state, now)
             }
         };

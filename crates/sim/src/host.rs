@@ -13,7 +13,7 @@ use tidegate::host::{
     Unsent,
 };
 use tidegate_core::{LeaseReturn, Timestamp};
-use tidegate_wire::{request_from_wire, returned_from, rls};
+use tidegate_wire::{debit_from, request_from_wire, returned_from, rls};
 
 /// Statuses of a reply without a decision: the sidecar did not answer, or overload.
 const UNDECIDED: [u32; 2] = [500, 503];
@@ -174,6 +174,9 @@ impl Host for SimHost {
         if let Some(needs) = self.end(&mut state, stream, "resumed") {
             let of = [self.worker as u64, stream.0.into(), 0, 0];
             state.note("resumed (worker, request)", of);
+            if let Some(found) = state.worker_states[self.worker].streams.get_mut(&stream.0) {
+                found.passed = true;
+            }
             state.admit(&self.scenario, self.worker, &needs);
             state.respond(&self.scenario, self.worker, stream.0);
         }
@@ -236,15 +239,19 @@ fn read(
         let [entry] = descriptor.entries.as_slice() else {
             return Err(format!("a descriptor of {} entries", descriptor.entries.len()));
         };
-        let rule = entry.key.trim_start_matches('k').parse().ok();
-        let rule = rule.and_then(|rule: usize| scenario.rules.get(rule));
+        let number = |prefix| entry.key.strip_prefix(prefix)?.parse::<usize>().ok();
+        let rule = number('k').and_then(|rule| scenario.rules.get(rule));
+        let meter =
+            number('m').and_then(|meter| u32::try_from(scenario.first_meter() + meter).ok());
         let value: Option<u32> = entry.value.trim_start_matches('v').parse().ok();
-        let (Some(rule), Some(value)) = (rule, value) else {
+        let (Some(first), Some(value)) = (rule.map(|rule| rule.first).or(meter), value) else {
             return Err(format!("a descriptor that no request has: {entry:?}"));
         };
-        about.push((rule.first + value, request.charge_of(descriptor).hits().get()));
+        about.push((first + value, request.charge_of(descriptor).hits().get()));
     }
     let back = returned_from(about.len(), |name| value_of(&metadata, name))
         .map_err(|error| format!("a return that is refused: {error}"))?;
-    Ok(Call { id, worker, life, message: call.message.to_vec(), metadata, about, back })
+    let debit = debit_from(about.len(), |name| value_of(&metadata, name))
+        .map_err(|error| format!("a debit that is refused: {error}"))?;
+    Ok(Call { id, worker, life, message: call.message.to_vec(), metadata, about, back, debit })
 }

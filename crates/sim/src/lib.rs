@@ -3,13 +3,14 @@
 //! Real are the filter's worker (`tidegate::worker::Worker`) and the sidecar's engine on a store
 //! (`tidegate_authority::Authority`). Simulated are time, clocks, network, shared data, clients, and
 //! the lives of processes. All randomness comes from one seed: a seed and a commit are one run. The
-//! checks are in `ledger` (tokens), `bounds` (limits), and in `host` and `world` where the filter
+//! checks are in `ledger` (tokens), `bounds` (limits), `meters` (costs), and in `host` and `world` where the filter
 //! calls.
 
 mod bounds;
 mod host;
 mod ledger;
 pub mod limits;
+mod meters;
 mod mutation;
 mod rng;
 mod run;

@@ -1,5 +1,6 @@
 //! The limits of a scenario, and the limits file for the sidecar.
 
+use crate::meters::{self, METERS};
 use crate::rng::Rng;
 use std::fmt::Write;
 
@@ -176,6 +177,13 @@ pub(crate) fn file(rules: &[Rule], forms: &[Form]) -> String {
     let mut file = String::from("domain: sim\ndescriptors:\n");
     // Always present, since an empty file would be refused.
     file.push_str("  - key: other\n    rate_limit: { unit: second, requests_per_unit: 1 }\n");
+    for meter in 0..METERS {
+        // Limits in quota mode are never leased.
+        let is_quota = meter != meters::LEASED;
+        let limit = format!("{{ unit: year, requests_per_unit: {} }}", meters::ROOM);
+        let _ =
+            writeln!(file, "  - {{ key: m{meter}, quota_mode: {is_quota}, rate_limit: {limit} }}");
+    }
     for (index, (rule, form)) in rules.iter().zip(forms).enumerate() {
         if rule.limits.is_empty() || *form == Form::Absent {
             continue;

@@ -15,16 +15,35 @@ pub enum Mutation {
     LeasesGrow,
     /// The sidecar forgets its charges when it restarts.
     CountsAreForgotten,
+    /// A debit that arrives again counts again.
+    DebitsCountTwice,
+    /// A debit is answered and not counted.
+    DebitsAreForgotten,
+    /// A debit is counted and then refused as if it were not.
+    CountedDebitsAreRefused,
 }
 
 impl Mutation {
     /// All faults.
-    pub const ALL: [Mutation; 6] = [
+    pub const ALL: [Mutation; 9] = [
         Mutation::LeasesLast,
         Mutation::ReturnsCountTwice,
         Mutation::WritesAlwaysSucceed,
         Mutation::DenialsAreIgnored,
         Mutation::LeasesGrow,
         Mutation::CountsAreForgotten,
+        Mutation::DebitsCountTwice,
+        Mutation::DebitsAreForgotten,
+        Mutation::CountedDebitsAreRefused,
     ];
+
+    /// Whether costs at the end of streams show it. Others would break those first.
+    pub(crate) fn is_of_debits(self) -> bool {
+        matches!(
+            self,
+            Mutation::DebitsCountTwice
+                | Mutation::DebitsAreForgotten
+                | Mutation::CountedDebitsAreRefused
+        )
+    }
 }

@@ -90,7 +90,14 @@ pub fn run(plan: Plan) -> Result<Outcome, Box<Failure>> {
             return Err(fail(done, broken, state.trace.to_string()));
         }
     }
-    let state = world.state.borrow();
+    let settled = world.settle();
+    let mut state = world.state.borrow_mut();
+    if let Err(error) = settled {
+        state.fail(format!("{error:#}"));
+    }
+    if let Some(broken) = state.broken.take() {
+        return Err(fail(state.tally.steps, broken, state.trace.to_string()));
+    }
     let used = state.usage.as_ref().map(Usage::per_mille);
     let least = used_at_least(plan.algorithm);
     if let Some(used) = used.filter(|used| *used < least) {

@@ -2,6 +2,7 @@
 //! follow from the algorithm and the seed.
 
 use crate::limits::{Algorithm, Limit, Rule, SECOND};
+use crate::meters::{DEBITED, ESTIMATE, ESTIMATED, LEASED, METERS};
 use crate::rng::Rng;
 
 /// The network. Times in nanoseconds, probabilities in thousandths.
@@ -73,6 +74,8 @@ pub(crate) struct Scenario {
     pub(crate) lease_ttl: u64,
     /// The probability that another worker runs between two host calls, in thousandths.
     pub(crate) interleaved: u64,
+    /// Requests with costs that their end knows, in thousandths.
+    pub(crate) metered: u64,
 }
 
 /// No process makes more calls within a second, or a run would be over at once.
@@ -105,12 +108,19 @@ impl Scenario {
             clocks: (0..proxies).map(|_| clock(rng)).collect(),
             lease_ttl: rng.pick(&[SECOND / 2, 2 * SECOND, 2 * SECOND, 5 * SECOND]),
             interleaved: rng.pick(&[0, 20, 100]),
+            metered: rng.pick(&[0, 100, 500]),
             rules,
         }
     }
 
     #[must_use]
     pub(crate) fn keys(&self) -> usize {
+        self.first_meter() + METERS
+    }
+
+    /// The counter of the first limit of costs.
+    #[must_use]
+    pub(crate) fn first_meter(&self) -> usize {
         self.rules.iter().map(|rule| rule.values as usize).sum()
     }
 
@@ -128,10 +138,25 @@ impl Scenario {
                 r#"{{"actions":[{{"request_headers":{{"header_name":"{header}","descriptor_key":"k{key}"}}}}]}}"#
             )
         };
+        let cost = r#"{"format":"%DYNAMIC_METADATA(llm:cost)%"}"#;
+        let metered = |meter: usize, rest: String| {
+            format!(
+                r#"{{"actions":[{{"request_headers":{{"header_name":"m{meter}","descriptor_key":"m{meter}"}}}}],{rest}}}"#
+            )
+        };
+        let debit = format!(r#""apply_on_stream_done":true,"hits_addend":{cost}"#);
+        let estimate = format!(r#""hits_addend":{{"estimate":{ESTIMATE},"actual":{cost}}}"#);
+        let meters = [
+            metered(DEBITED, debit.clone()),
+            metered(LEASED, r#""hits_addend":{"number":0}"#.to_owned()),
+            metered(LEASED, debit),
+            metered(ESTIMATED, estimate),
+        ];
         let recipes: Vec<String> = (0..self.rules.len())
             .flat_map(|rule| {
                 [recipe(format!("k{rule}"), rule), recipe(format!("again{rule}"), rule)]
             })
+            .chain(if self.metered > 0 { &meters[..] } else { &[] }.iter().cloned())
             .collect();
         format!(
             r#"{{"domain":"sim","sidecar":{{"cluster":"tidegate","timeout_ms":{}}},

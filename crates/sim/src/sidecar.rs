@@ -1,6 +1,7 @@
 //! The sidecar: the real engine on a real store, with checks of its answers.
 
 use crate::limits;
+use crate::meters::{self, Change, Costs};
 use crate::mutation::Mutation;
 use crate::scenario::Scenario;
 use crate::state::{Call, Decided, State, value_of};
@@ -10,7 +11,8 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tidegate_authority::{Authority, open_standalone, wait};
 use tidegate_core::{
-    Answer, Direction, Hits, Lease, LeaseRequest, LeaseReturn, Nanos, Request, Timestamp, Verdict,
+    Answer, DebitRequest, Descriptor, Direction, Entry, Hits, Lease, LeaseRequest, LeaseReturn,
+    Nanos, Request, Timestamp, Verdict,
 };
 use tidegate_limits::{SameDomain, load};
 use tidegate_wire::{lease_request_from, request_from_wire, response_to_wire, rls};
@@ -22,7 +24,7 @@ const EXHAUSTED: u32 = 8;
 pub(crate) type Handled = (Result<Vec<u8>, u32>, Option<Decided>);
 
 /// Room for the counters of a scenario.
-const COUNTERS: u64 = 4_096;
+const COUNTERS: u64 = 16_384;
 
 pub(crate) struct Sidecar {
     authority: Option<Authority>,
@@ -113,9 +115,15 @@ impl Sidecar {
                 return None;
             }
         };
-        let answer = match &call.back {
-            None => decide(authority, &request, ask.as_ref(), now),
-            Some(back) => take_back(authority, state, &request, (call, back), now),
+        let answer = match (&call.back, &call.debit) {
+            (Some(back), _) => take_back(authority, state, &request, (call, back), now),
+            (None, Some(debit)) => {
+                let process = (call.worker / scenario.workers, call.life);
+                let first = scenario.first_meter();
+                let debited = Debited { call, debit, ask: ask.as_ref(), process, first };
+                count(authority, state, &request, &debited, now)
+            }
+            (None, None) => decide(authority, &request, ask.as_ref(), now),
         };
         let Ok(mut answer) = answer else {
             state.tally.refused += 1;
@@ -130,6 +138,19 @@ impl Sidecar {
         }
         mutate(&mut answer, state.mutation);
         Some((Ok(response_to_wire(&answer).encode_to_vec()), Some(decided)))
+    }
+
+    /// The hits that a limit of costs has counted.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) fn metered(&self, meter: usize, now: Timestamp) -> anyhow::Result<u64> {
+        let authority = self.authority.as_ref().context("the sidecar is down")?;
+        let descriptor = Descriptor::new(vec![Entry::new(format!("m{meter}"), "v0")]);
+        let (domain, hits) = ("sim".to_owned(), Hits::PEEK);
+        let request = Request { domain, descriptors: vec![descriptor], hits };
+        let left: u64 = look(authority, &request, now)?.iter().sum();
+        Ok(meters::ROOM - left)
     }
 
     /// Checks that the sidecar may give this answer.
@@ -188,6 +209,8 @@ fn account(state: &mut State, call: &Call, answer: &Answer, decided: &Decided) {
         if status.limit.is_none() {
             continue;
         }
+        // The hits of debits are in accounts of their own.
+        let hits = if call.debit.is_some() { 0 } else { *hits };
         state.ledger.charge(*key, hits + tokens);
         if hits + tokens > 0 {
             let end = decided.at + status.reset.as_nanos();
@@ -195,6 +218,70 @@ fn account(state: &mut State, call: &Call, answer: &Answer, decided: &Decided) {
                 bound.charged(end);
             }
         }
+    }
+}
+
+/// A call of debits.
+struct Debited<'a> {
+    call: &'a Call,
+    debit: &'a DebitRequest,
+    ask: Option<&'a LeaseRequest>,
+    process: meters::Process,
+    /// The counter of the first limit of costs.
+    first: usize,
+}
+
+/// Counts debits, and checks the effect on the counters.
+fn count(
+    authority: &Authority,
+    state: &mut State,
+    request: &Request,
+    debited: &Debited<'_>,
+    now: Timestamp,
+) -> anyhow::Result<Answer> {
+    let Debited { call, debit, ask, process, first } = *debited;
+    let before = look(authority, request, now)?;
+    let answer = match state.mutation {
+        Some(Mutation::DebitsCountTwice) => {
+            let again = DebitRequest { sequence: state.rng.bits(), ..debit.clone() };
+            wait(authority.debit(request, &again, ask, now))?
+        }
+        Some(Mutation::DebitsAreForgotten) => {
+            wait(authority.debit(&peek(request), debit, None, now))?
+        }
+        _ => wait(authority.debit(request, debit, ask, now))?,
+    };
+    let after = look(authority, request, now)?;
+    let mut changes: Vec<Change> = Vec::new();
+    for (index, ((key, hits), descriptor)) in
+        call.about.iter().zip(&request.descriptors).enumerate()
+    {
+        let meter = *key as usize - first;
+        let place = changes.iter().position(|change| change.meter == meter);
+        let place = place.unwrap_or_else(|| {
+            let rose = before[index] as i64 - after[index] as i64;
+            changes.push(Change { meter, asked: Costs::default(), rose });
+            changes.len() - 1
+        });
+        let Change { asked, rose, .. } = &mut changes[place];
+        match descriptor.direction {
+            Direction::Take => asked.taken += hits,
+            Direction::Refund => asked.refunded += hits,
+        }
+        let lease = answer.statuses[index].lease.filter(|lease| lease.tokens != Lease::UNLIMITED);
+        *rose -= i64::from(lease.map_or(0, |lease| lease.tokens));
+        state.note(
+            "debited (counter, hits, left before, after)",
+            [(*key).into(), *hits, before[index], after[index]],
+        );
+    }
+    state.tally.debits += 1;
+    if let Err(broken) = state.meters.count(process, (debit.sequence, debit.call), &changes) {
+        state.fail(format!("worker {}: {broken}", call.worker));
+    }
+    match state.mutation {
+        Some(Mutation::CountedDebitsAreRefused) => anyhow::bail!("refused"),
+        _ => Ok(answer),
     }
 }
 
@@ -257,17 +344,22 @@ fn decide(
 
 /// The hits left of each counter; none without a limit.
 fn look(authority: &Authority, request: &Request, now: Timestamp) -> anyhow::Result<Vec<u64>> {
-    let mut request = request.clone();
-    for descriptor in &mut request.descriptors {
-        descriptor.hits = Some(Hits::PEEK);
-        descriptor.direction = Direction::Take;
-    }
-    let answer = wait(authority.decide(&request, now))?;
+    let answer = wait(authority.decide(&peek(request), now))?;
     let left = |status: &tidegate_core::Status| match status.limit {
         Some(_) => u64::from(status.remaining),
         None => 0,
     };
     Ok(answer.statuses.iter().map(left).collect())
+}
+
+/// A request that only asks what is left.
+fn peek(request: &Request) -> Request {
+    let mut request = request.clone();
+    for descriptor in &mut request.descriptors {
+        descriptor.hits = Some(Hits::PEEK);
+        descriptor.direction = Direction::Take;
+    }
+    request
 }
 
 fn mutate(answer: &mut Answer, mutation: Option<Mutation>) {

@@ -6,6 +6,7 @@
 use crate::bounds::Bound;
 use crate::ledger::{Asked, Key, Ledger};
 use crate::limits::{Form, SECOND};
+use crate::meters::{METERS, Meters};
 use crate::mutation::Mutation;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
@@ -14,7 +15,7 @@ use crate::tally::{Tally, Usage};
 use crate::trace::Trace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use tidegate_core::{Lease, LeaseReturn, Timestamp};
+use tidegate_core::{DebitRequest, Lease, LeaseReturn, Timestamp};
 
 /// A call to the sidecar, pending or answered.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(crate) struct Call {
     pub(crate) about: Vec<(Key, u64)>,
     /// The return that it makes, if any.
     pub(crate) back: Option<LeaseReturn>,
+    /// The debit that it makes, if any.
+    pub(crate) debit: Option<DebitRequest>,
 }
 
 /// The sidecar's decision, before the network changes the response.
@@ -86,6 +89,11 @@ pub(crate) struct SimStream {
     /// Its counters and hits.
     pub(crate) needs: Vec<(Key, u64)>,
     pub(crate) state: StreamState,
+    /// Whether it reached the upstream.
+    pub(crate) passed: bool,
+    /// The limits that count its cost.
+    pub(crate) meters: Vec<usize>,
+    pub(crate) cost: u64,
 }
 
 /// A worker, as the world sees it.
@@ -128,6 +136,8 @@ pub(crate) struct State {
     pub(crate) worker_states: Vec<SimWorker>,
     /// The accounts for tokens.
     pub(crate) ledger: Ledger,
+    /// The accounts for costs at the end of streams.
+    pub(crate) meters: Meters,
     /// The bounds of each limit of each counter.
     pub(crate) bounds: Vec<Vec<Bound>>,
     /// The current form of each rule.
@@ -142,6 +152,8 @@ pub(crate) struct State {
     pub(crate) idle: (u64, u64),
     /// Faults are over.
     pub(crate) calm: bool,
+    /// No more requests arrive.
+    pub(crate) closed: bool,
     /// The usage of a limit during that time.
     pub(crate) usage: Option<Usage>,
     /// The numbers of all returns sent.
@@ -304,5 +316,6 @@ fn bounds(scenario: &Scenario) -> Vec<Vec<Bound>> {
             bounds.push(limits.collect());
         }
     }
+    bounds.extend((0..METERS).map(|_| Vec::new()));
     bounds
 }

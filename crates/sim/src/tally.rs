@@ -22,6 +22,8 @@ pub struct Tally {
     pub asks: u64,
     /// Returns sent.
     pub returns: u64,
+    /// Debits counted.
+    pub debits: u64,
     /// Leases granted.
     pub leases: u64,
     /// Decisions that the sidecar refused.
@@ -42,6 +44,7 @@ impl AddAssign for Tally {
         self.failed += other.failed;
         self.asks += other.asks;
         self.returns += other.returns;
+        self.debits += other.debits;
         self.leases += other.leases;
         self.refused += other.refused;
         self.faults += other.faults;

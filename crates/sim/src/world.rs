@@ -4,7 +4,9 @@
 //! another worker of its process may run. So the state is borrowed only for the length of a host
 //! call.
 
+mod costs;
 mod faults;
+mod requests;
 
 use crate::host::SimHost;
 use crate::ledger::Asked;
@@ -13,11 +15,10 @@ use crate::mutation::Mutation;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
 use crate::sidecar::Sidecar;
-use crate::state::{Call, Event, Reply, SimStream, State, StreamState};
+use crate::state::{Call, Event, Reply, State, StreamState};
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use tidegate::config::Config;
-use tidegate::host::RequestFacts;
 use tidegate::host::{CallId, NoFacts, StreamId};
 use tidegate::worker::call_error::CallError;
 use tidegate::worker::{HeadersStatus, TICK, Worker};
@@ -48,30 +49,20 @@ pub(crate) struct World {
     own: Weak<World>,
 }
 
-struct Facts(Vec<(String, String)>);
-
-impl RequestFacts for Facts {
-    fn header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
-        let found = self.0.iter().find(|(known, _)| known == name);
-        found.map(|(_, value)| read(value.as_bytes()))
-    }
-
-    fn property<T>(&self, _path: &[&str], _read: impl FnOnce(&[u8]) -> T) -> Option<T> {
-        None
-    }
-}
-
 impl World {
     /// A world that has just started.
     ///
     /// # Errors
     /// If the sidecar cannot be created or started.
     pub(crate) fn new(
-        scenario: Scenario,
+        mut scenario: Scenario,
         mut rng: Rng,
         mutation: Option<Mutation>,
     ) -> anyhow::Result<Rc<World>> {
         let rng = Rng::new(rng.bits());
+        if mutation.is_some_and(|mutation| !mutation.is_of_debits()) {
+            scenario.metered = 0;
+        }
         let scenario = Rc::new(scenario);
         let state = Rc::new(RefCell::new(State::new(&scenario, rng, mutation)));
         let sidecar = RefCell::new(Sidecar::new(&scenario)?);
@@ -184,49 +175,6 @@ impl World {
         sidecar.start(mutation)
     }
 
-    fn arrive(&self) {
-        let mut state = self.state.borrow_mut();
-        let rate = (self.rate(&state) * state.traffic / 100).max(1);
-        let idle = state.idle.1.saturating_sub(state.now);
-        let next = idle + state.rng.wait(SECOND / rate);
-        state.after(next, Event::Arrive);
-        if idle > 0 {
-            return;
-        }
-        let worker = state.rng.below(self.workers.len() as u64) as usize;
-        drop(state);
-        self.request(worker);
-    }
-
-    /// Requests per second.
-    fn rate(&self, state: &State) -> u64 {
-        match &state.usage {
-            // Three times the room of the limit.
-            Some(usage) => (usage.room * 3 * SECOND / (usage.until - usage.from)).max(50),
-            None => self.scenario.rate,
-        }
-    }
-
-    /// A request arrives at this worker, unless the worker is down or busy.
-    fn request(&self, worker: usize) {
-        let Ok(mut running) = self.workers[worker].try_borrow_mut() else { return };
-        let Some(running) = running.as_mut() else { return };
-        let mut state = self.state.borrow_mut();
-        let (facts, needs) = self.make_request(&mut state);
-        let stream = state.worker_states[worker].next_stream();
-        state.tally.requests += 1;
-        let (key, hits) = needs.first().copied().unwrap_or_default();
-        state.note(
-            "request (worker, number, first counter, hits)",
-            [worker as u64, stream.into(), key.into(), hits],
-        );
-        let coming = SimStream { needs, state: StreamState::Entering };
-        state.worker_states[worker].streams.insert(stream, coming);
-        drop(state);
-        let status = running.on_request(StreamId(stream), &facts);
-        self.entered(worker, stream, status);
-    }
-
     /// The worker has returned from a request's headers.
     fn entered(&self, worker: usize, stream: u32, status: HeadersStatus) {
         let mut state = self.state.borrow_mut();
@@ -235,7 +183,7 @@ impl World {
         let Some(found) = state.worker_states[worker].streams.get_mut(&stream) else { return };
         match (status, found.state) {
             (HeadersStatus::Continue, StreamState::Entering) => {
-                found.state = StreamState::Over;
+                (found.state, found.passed) = (StreamState::Over, true);
                 let needs = found.needs.clone();
                 state.tally.local += 1;
                 state.note("passed (worker, request)", [worker as u64, stream.into(), 0, 0]);
@@ -265,30 +213,6 @@ impl World {
         if calls > CALLS_MAX {
             state.fail(format!("worker {worker}: {calls} calls under way"));
         }
-    }
-
-    fn make_request(&self, state: &mut State) -> (Facts, Vec<(u32, u64)>) {
-        let (mut headers, mut needs) = (Vec::new(), Vec::new());
-        let rng = &mut state.rng;
-        let rules = &self.scenario.rules;
-        let (mut rule, mut count) = (0, 1);
-        if state.usage.is_none() {
-            rule = if rng.chance(600) { 0 } else { rng.below(rules.len() as u64) as usize };
-            count = rng.between(1, rules.len().min(3) as u64) as usize;
-        }
-        for _ in 0..count {
-            let found = &rules[rule];
-            let hot = state.usage.is_some() || rng.chance(self.scenario.hot);
-            let value = if hot { 0 } else { rng.below(found.values.into()) as u32 };
-            let twice = state.usage.is_none() && rng.chance(100);
-            headers.push((format!("k{rule}"), format!("v{value}")));
-            if twice {
-                headers.push((format!("again{rule}"), format!("v{value}")));
-            }
-            needs.push((found.first + value, if twice { 2 } else { 1 }));
-            rule = (rule + 1) % rules.len();
-        }
-        (Facts(headers), needs)
     }
 
     /// Lets another worker of the same process run during a host call of `worker`.
@@ -389,7 +313,8 @@ impl World {
         if live && let Some(decided) = &reply.decided {
             let clock = state.clock(&self.scenario, proxy);
             for ((key, hits), (limited, lease)) in reply.call.about.iter().zip(&decided.statuses) {
-                if decided.allowed && reply.call.back.is_none() {
+                let is_ask = reply.call.back.is_none() && reply.call.debit.is_none();
+                if decided.allowed && is_ask {
                     let (key, hits, limited) = (*key, *hits, *limited);
                     let asked = Asked { key, hits, decided_at: decided.at, limited };
                     state.worker_states[worker].asked.push(asked);
@@ -463,8 +388,10 @@ impl World {
             running.on_response(StreamId(stream), &NoFacts);
         }
         // Removed first: the end of a waiting request must not admit it.
-        self.state.borrow_mut().worker_states[worker].streams.remove(&stream);
-        running.on_gone(StreamId(stream), &NoFacts);
+        let ended = self.state.borrow_mut().worker_states[worker].streams.remove(&stream);
+        let Some(ended) = ended else { return };
+        let cost = self.owe(worker, &ended);
+        running.on_gone(StreamId(stream), &cost);
     }
 
     /// Whether the measurement is complete, or there is none.

@@ -51,3 +51,18 @@ fn counts_that_a_restart_forgets_are_found() {
     let says = ["in the period that ends", "in window", "in the window", "than burst and rate"];
     check(Mutation::CountsAreForgotten, Algorithm::SlidingBuckets, &says);
 }
+
+#[test]
+fn a_debit_that_counts_again_is_found() {
+    check(Mutation::DebitsCountTwice, Algorithm::FixedWindow, &["a repeated debit counted"]);
+}
+
+#[test]
+fn a_debit_that_is_answered_and_not_counted_is_found() {
+    check(Mutation::DebitsAreForgotten, Algorithm::TokenBucket, &["counted 0 hits"]);
+}
+
+#[test]
+fn a_debit_that_is_counted_and_refused_is_found() {
+    check(Mutation::CountedDebitsAreRefused, Algorithm::FixedWindow, &["debited of"]);
+}

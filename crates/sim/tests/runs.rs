@@ -14,7 +14,7 @@ fn check(algorithm: Algorithm) {
         }
     }
     // Otherwise it would have checked nothing.
-    for count in [all.admitted, all.denied, all.local, all.leases, all.asks] {
+    for count in [all.admitted, all.denied, all.local, all.leases, all.asks, all.debits] {
         assert!(count > 0, "{all:?}");
     }
 }

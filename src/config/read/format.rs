@@ -269,6 +269,7 @@ mod tests {
             Source::Header(name) => name.clone(),
             Source::Parameter(name) => format!("?{name}"),
             Source::ResponseHeader(name) => format!("<{name}"),
+            Source::Cookie(name) => format!(";{name}"),
             Source::Property(path) => path.join("|"),
             Source::Text(path) => format!("{}.", path.join("|")),
         };

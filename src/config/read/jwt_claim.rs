@@ -6,7 +6,7 @@ use crate::config::ConfigError;
 use crate::config::encoded::Encoded;
 use crate::config::interner::Interner;
 use crate::config::node::Node;
-use crate::config::rate_limit::{Action, Claim, WhenAbsent};
+use crate::config::rate_limit::{Action, Claim, Source, WhenAbsent};
 
 const NAME: &str = "envoy.rate_limit_descriptors.jwt_claim";
 const TYPE: &str = "envoy.extensions.rate_limit_descriptors.jwt_claim.v3.Descriptor";
@@ -50,10 +50,10 @@ pub(super) fn jwt_claim(node: &Node<'_>, interner: &mut Interner) -> Result<Acti
         Some(field) => field.text().map(str::to_owned),
         None => Ok(String::new()),
     };
-    let cookie = Some(text("cookie")?).filter(|cookie| !cookie.is_empty());
-    let header = match (text("header_name")?.is_empty(), &cookie) {
-        (false, None) => header_name(&node.at("header_name"))?,
-        (true, Some(_)) => "cookie".to_owned(),
+    let (header, cookie) = (text("header_name")?, text("cookie")?);
+    let fact = match (header.is_empty(), cookie.is_empty()) {
+        (false, true) => interner.header(&header_name(&node.at("header_name"))?),
+        (true, false) => interner.fact(Source::Cookie(cookie)),
         _ => return Err(node.error("expected exactly one of `header_name`, `cookie`")),
     };
     let default_value = text("default_value")?;
@@ -64,8 +64,7 @@ pub(super) fn jwt_claim(node: &Node<'_>, interner: &mut Interner) -> Result<Acti
     let claim_name = not_empty(&node.required("claim_name")?)?;
     Ok(Action::Claim(Box::new(Claim {
         key: Encoded::key(key),
-        header: interner.header(&header),
-        cookie,
+        fact,
         prefix: text("value_prefix")?,
         path: claim_name.split('.').map(str::to_owned).collect(),
         when_absent,

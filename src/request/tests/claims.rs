@@ -124,6 +124,51 @@ fn a_token_may_be_in_a_cookie() {
     super::check(&action(&fields), &[("cookie", b"other=1")], None);
 }
 
+/// Symptom: a client that sent its token in a second `cookie` header met no limit, as only the first
+/// header was read, while Envoy's filters find the token in any.
+#[test]
+fn a_token_may_be_in_any_cookie_header() {
+    let fields = json!({"header_name": "", "cookie": "jwt", "value_prefix": ""});
+    let action = action(&fields);
+    let [ann, bob] = [&b"{\"sub\":\"ann\"}"[..], b"{\"sub\":\"bob\"}"]
+        .map(|payload| [b"jwt=", &token(payload)[..]].concat());
+    let (ann, bob) = (ann.as_slice(), bob.as_slice());
+    let found = Some("g=1,user=ann");
+    super::check(&action, &[("cookie", b"a=b"), ("cookie", ann)], found);
+    super::check(&action, &[("cookie", b""), ("cookie", b";;"), ("cookie", ann)], found);
+    super::check(&action, &[("cookie", ann), ("cookie", bob)], found);
+    super::check(&action, &[("cookie", b"jwt"), ("x-a", bob), ("cookie", ann)], found);
+    // The first cookie counts, though it has no token.
+    super::check(&action, &[("cookie", b"jwt="), ("cookie", ann)], None);
+    super::check(&action, &[("cookie", b"a=b; jwt=x.y.z"), ("cookie", ann)], None);
+    super::check(&action, &[("x-cookie", ann)], None);
+    let many = vec![("cookie", &b"a=b"[..]); 5_000];
+    super::check(&action, &[many, vec![("cookie", ann)]].concat(), found);
+}
+
+/// All headers are read only where the first has not the cookie, and once for all its claims.
+#[test]
+fn a_cookie_is_read_once_for_all_its_claims() {
+    let of = |cookie: &str, claim: &str| {
+        action(&json!({"header_name": "", "cookie": cookie, "value_prefix": "",
+            "claim_name": claim, "skip_if_absent": true}))
+    };
+    let config = config(&json!([
+        {"actions": [of("jwt", "sub"), of("jwt", "team")]},
+        {"actions": [of("jwt", "sub"), of("other", "sub")]},
+    ]));
+    let token = [b"jwt=", &token(br#"{"sub":"ann","team":"red"}"#)[..]].concat();
+    let check = |headers: Known<'_>, expected: &[&str]| {
+        let facts = facts(headers);
+        let _ = descriptors(&config, &facts);
+        assert_eq!(*facts.read.borrow(), expected);
+    };
+    check(&[("cookie", &token)], &["cookie", "cookie", "all cookie"]);
+    let second = [("cookie", &b"a=b"[..]), ("cookie", &token)];
+    check(&second, &["cookie", "all cookie", "cookie", "all cookie"]);
+    check(&[], &["cookie", "cookie"]);
+}
+
 /// Envoy's own form of the action.
 #[test]
 fn the_extension_of_envoy_is_the_same_action() {

@@ -18,8 +18,8 @@ pub(super) fn metadata(namespaces: &Value) -> Vec<u8> {
 /// A request with all dynamic metadata, whose property has only one part.
 pub(super) fn facts(values: Known<'_>) -> Facts {
     let mut facts = known(values);
-    if let Some(metadata) = facts.headers.remove("metadata") {
-        facts.properties.insert("metadata".to_owned(), metadata);
+    if let Some(mut metadata) = facts.headers.remove("metadata") {
+        facts.properties.insert("metadata".to_owned(), metadata.remove(0));
     }
     facts
 }

@@ -392,3 +392,32 @@ async fn an_estimate_holds_back_what_is_in_flight_and_is_settled() -> anyhow::Re
     println!("{served} streams of 1000 spent {spent} of 100000");
     Ok(())
 }
+
+/// A request does not wait for the decision about its descriptors in shadow, so its stream can end first: its whole cost
+/// was debited, and the sidecar took the estimate as well.
+#[tokio::test]
+async fn an_estimate_in_shadow_counts_once_though_its_answer_comes_after_the_end()
+-> anyhow::Result<()> {
+    let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
+    let hits = json!({"estimate": 20, "actual": {"format": COST}});
+    let mut plugin = plugin();
+    plugin["rate_limits"] = json!([entry(&json!({"hits_addend": hits, "shadow": true}))]);
+    let stack = started(&limits, &plugin.to_string(), 1).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
+    for (client, cost) in [("more", 41), ("less", 5)] {
+        stack.sidecar.process.freeze().await?;
+        let cost_text = cost.to_string();
+        let headers: [(&str, &[u8]); 2] =
+            [("x-client", client.as_bytes()), ("x-cost", cost_text.as_bytes())];
+        let reply = stack.get("/", &headers).await?;
+        ensure!(reply.status == 200, "{reply:?}");
+        stack.sidecar.process.thaw()?;
+        let what = format!("a cost of {cost} to be counted");
+        wait::until(&what, wait::RECALL, async || {
+            (left(&stack, client).await.ok()? == 1_000 - cost).then_some(())
+        })
+        .await?;
+    }
+    // What was more than the estimate, and no more.
+    debited(&stack, 41 - 20).await
+}

@@ -301,3 +301,23 @@ async fn an_entry_shows_its_limits_as_in_envoy() -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// Of two hits, both are left when a request of three is denied. Envoy's filter says so, although no
+/// such request can pass; here a limit that denies has nothing left, as with envoyproxy/ratelimit.
+#[tokio::test]
+async fn a_limit_that_denies_has_nothing_left() -> anyhow::Result<()> {
+    let mut entry = of_header("client");
+    entry["hits_addend"] = json!({"number": 3});
+    let filter = json!({"enable_x_ratelimit_headers": "DRAFT_VERSION_03", "rate_limits": [entry]});
+    let theirs = native(&filter, &json!([])).await?;
+    let ours = ours(&json!({"headers": "draft03", "rate_limits": [entry]})).await?;
+    // By the sidecar's answer, and by what the filter remembers of it.
+    for _ in 0..2 {
+        for (stack, left) in [(&theirs, "2"), (&ours, "0")] {
+            let reply = stack.send(b"a").await?;
+            let found = reply.header("x-ratelimit-remaining");
+            ensure!(reply.status == 429 && found == Some(left), "expected {left}: {reply:?}");
+        }
+    }
+    Ok(())
+}

@@ -82,7 +82,7 @@ fn values<'r>(reply: &'r Reply, name: &str) -> Vec<&'r str> {
     reply.headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect()
 }
 
-/// A part of the log format in docs/reference/filter.md.
+/// A part of the log format in docs/reference/filter-replies.md.
 const LOG_FORMAT: &str = "%RESPONSE_CODE% %RESPONSE_CODE_DETAILS% \
     denied_by=%FILTER_STATE(wasm.tidegate.denied_by:PLAIN)% \
     shadow=%FILTER_STATE(wasm.tidegate.shadow:PLAIN)%";
@@ -105,7 +105,7 @@ descriptors:
 
 #[tokio::test]
 async fn the_access_log_says_which_limit_denied_and_which_only_would_have() -> anyhow::Result<()> {
-    ensure!(include_str!("../../../docs/reference/filter.md").contains(LOG_FORMAT));
+    ensure!(include_str!("../../../docs/reference/filter-replies.md").contains(LOG_FORMAT));
     let dir = TempDir::new()?;
     let (logged, _sidecar) = reporting(&dir, &json!({})).await?;
     let mut shadow = Vec::new();

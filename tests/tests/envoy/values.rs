@@ -2,6 +2,8 @@
 //! Envoys: one with the filter, one with Envoy's own. Both get the same configuration and the same
 //! requests, and must make the same descriptors.
 
+mod repeated;
+
 use anyhow::ensure;
 use serde_json::{Value, json};
 use std::path::Path;

@@ -6,7 +6,7 @@ use crate::scene::*;
 use prost::Message;
 use serde_json::json;
 use std::time::Duration;
-use tidegate_core::{Lease, Status, Timestamp, Verdict};
+use tidegate_core::Verdict;
 use tidegate_tests::artifacts;
 use tidegate_wire::rls::RateLimitRequest;
 use tidegate_wire::{RLS_METHOD, RLS_SERVICE, grpc_service_of_cluster};
@@ -708,75 +708,4 @@ fn the_module_wants_nothing_of_its_host_but_proxy_wasm_and_a_little_of_wasi() {
 fn built() -> wasmi::Module {
     let module = std::fs::read(artifacts::filter().expect("the built filter")).expect("readable");
     wasmi::Module::new(&wasmi::Engine::default(), module).expect("a module")
-}
-
-/// What a request costs that is decided by what the filter holds, in instructions of each export.
-fn cost_of_local_decision(
-    descriptors: usize,
-    style: &str,
-    verdict: Verdict,
-) -> Vec<(&'static str, u64)> {
-    let names = ["x-user", "x-app", "x-team"];
-    let names = &names[..descriptors];
-    let mut plugin = plugin();
-    plugin["headers"] = json!(style);
-    let action = |name: &&str| json!({"actions": [{"request_headers": {"header_name": name, "descriptor_key": name}}]});
-    plugin["rate_limits"] = names.iter().map(action).collect();
-    let mut host = started(&plugin);
-    let headers: Vec<(&str, &[u8])> =
-        names.iter().map(|name| (*name, &b"0123456789"[..])).collect();
-    let (request, call) = asked(&mut host, &headers);
-    let clock = call.metadata.text("tidegate-clock").expect("the time of the ask");
-    let asked_at: u64 = clock.parse().expect("nanoseconds");
-    let valid_until = Timestamp::from_nanos(asked_at + 2_000_000_000);
-    let tokens = if verdict == Verdict::Allow { 1_000 } else { 0 };
-    let status_of = |id| {
-        let lease = Some(Lease { id, tokens, valid_until });
-        Status { lease, ..status(verdict, "per-key", 9, 30) }
-    };
-    let statuses = (0..).take(descriptors).map(status_of).collect();
-    allow(&mut host, if verdict == Verdict::Allow { ON_ALLOW } else { ON_DENY });
-    host.answer(call.token, &bytes_of(verdict, statuses));
-    host.allow(ON_RESPONSE);
-    host.finish(request);
-    // Some take a chunk of the lease first; the cost asked for is that of those that need not.
-    let mut least: Option<Vec<(&'static str, u64)>> = None;
-    for _ in 0..20 {
-        host.advance(Duration::from_millis(1));
-        host.clear_calls();
-        allow(&mut host, &[ON_REQUEST, ON_DENY].concat());
-        let request = host.request(&headers);
-        allow(&mut host, ON_RESPONSE);
-        match verdict {
-            Verdict::Allow => {
-                assert_eq!(*host.outcome(request), Outcome::Continued);
-                let _ = host.response_headers(request, &[(":status", b"200")]);
-            }
-            Verdict::Deny => assert_eq!(host.local_reply(request).status, 429),
-        }
-        host.finish(request);
-        let cost: Vec<_> = host.instructions().iter().map(|(name, n)| (*name, *n)).collect();
-        let sum = |cost: &[(&str, u64)]| cost.iter().map(|(_, n)| n).sum::<u64>();
-        if least.as_ref().is_none_or(|least| sum(&cost) < sum(least)) {
-            least = Some(cost);
-        }
-    }
-    least.expect("some requests")
-}
-
-#[test]
-fn a_local_decision_costs_few_instructions() {
-    // About a tenth more than the release that these were counted of.
-    for (descriptors, style, verdict, most) in [
-        (1, "off", Verdict::Allow, 3_200),
-        (3, "off", Verdict::Allow, 7_100),
-        (1, "ietf", Verdict::Allow, 9_700),
-        (3, "ietf", Verdict::Allow, 19_700),
-        (1, "off", Verdict::Deny, 8_400),
-        (3, "off", Verdict::Deny, 12_400),
-    ] {
-        let cost = cost_of_local_decision(descriptors, style, verdict);
-        let all: u64 = cost.iter().map(|(_, n)| n).sum();
-        assert!(all <= most, "{descriptors} {style} {verdict:?}: {cost:?}");
-    }
 }

@@ -4,43 +4,82 @@
 //! does with hits beyond the limit is that of limits that count denied hits. Limits stay leasable, unlike those.
 //!
 //! A call is counted once, however often it arrives: the number of the last call of its sequence is recorded in the
-//! same update. Without room for that record a call that arrives twice counts twice, and refunds nothing.
+//! same update. A call that is too much for one update is counted descriptor by descriptor, and the record says which
+//! ones are counted. Those that could not be counted then have [`Status::UNCOUNTED`]: they count under a later number.
+//! Without room for the record a call that arrives twice counts twice, and refunds nothing.
 //!
 //! A refund is made only in the window that counted the hits: they may belong to an earlier one.
 
-use super::grant::{Granted, Leasing, Update, Verdicts};
-use super::records::{LastDebit, debits_key};
+use super::grant::{Granted, Leasing};
+use super::records::{DescriptorSet, LastDebit, debits_key};
 use super::room::RoomChange;
+use super::update::{Run, Verdicts};
 use crate::answer::Decided;
-use crate::applied::{Replaced, match_streams};
+use crate::applied::{MatchedLimits, Replaced, match_streams};
 use crate::authority::Authority;
 use crate::counters::Undecided;
-use crate::plan::{DECISIONS, Plan, Words};
+use crate::in_force::LimitsInForce;
+use crate::plan::{DECISIONS, Plan};
 use smallvec::SmallVec;
 use tidegate_core::{
-    Answer, Charge, DebitRequest, Hits, LeaseRequest, LimitCheck, Nanos, Request, Timestamp,
-    Verdict, charge_each,
+    Answer, Charge, DebitRequest, Hits, LeaseRequest, LimitCheck, Nanos, Request, Status,
+    Timestamp, Verdict, charge_each,
 };
-use tidegate_store::Entries;
 
 /// How long the last debit of a sequence is kept after its call. The filter sends a debit again for half of that.
 pub(crate) const DEBIT_KEPT: Nanos = Nanos::from_secs(120);
 
-/// Whether a call has been counted before.
+/// Whether the descriptors of an update have been counted before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counted {
     /// By this update.
     Now,
     Before,
+    /// Some of them before, so the others must be counted one by one.
+    InPart,
 }
 
 /// The sequence of a call in its update.
 struct Sequence<'a> {
     debit: &'a DebitRequest,
+    /// The descriptors of the update.
+    descriptors: Part,
     /// The index of its key.
     key: usize,
     /// Whether a new record may be made.
     has_room: bool,
+    now: Timestamp,
+}
+
+/// The descriptors of a call that are in one update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    All,
+    One(usize),
+}
+
+impl Part {
+    fn set(self) -> DescriptorSet {
+        match self {
+            Part::All => DescriptorSet::ALL,
+            Part::One(index) => DescriptorSet::of(index),
+        }
+    }
+
+    /// The index in the call of a descriptor of the update.
+    fn in_call(self, index: usize) -> usize {
+        match self {
+            Part::All => index,
+            Part::One(first) => first + index,
+        }
+    }
+}
+
+/// A call of debits.
+struct Call<'a> {
+    limits: &'a LimitsInForce,
+    debit: &'a DebitRequest,
+    lease: Option<&'a LeaseRequest>,
     now: Timestamp,
 }
 
@@ -53,68 +92,84 @@ impl Authority {
         lease: Option<&LeaseRequest>,
         now: Timestamp,
     ) -> Result<Answer, Undecided> {
-        match self.debit_together(request, debit, lease, now).await {
-            // Streams with counters in many parts are too many keys together, but not one by one.
-            Err(error) if error.is_too_large() && debit.streams.len() > 1 => {
-                self.debit_one_by_one(request, debit, now).await
-            }
-            done => done,
-        }
-    }
-
-    async fn debit_one_by_one(
-        &self,
-        request: &Request,
-        debit: &DebitRequest,
-        now: Timestamp,
-    ) -> Result<Answer, Undecided> {
-        let mut answer = Answer { verdict: Verdict::Allow, statuses: Vec::new(), metadata: None };
-        let mut first = 0;
-        for count in &debit.streams {
-            let all = first..first + count;
-            let (domain, hits) = (request.domain.clone(), request.hits);
-            let descriptors = request.descriptors[all.clone()].to_vec();
-            let one = Request { domain, descriptors, hits };
-            let of_one = DebitRequest {
-                // A client numbers its calls in larger steps than there are descriptors.
-                call: debit.call.wrapping_add(first as u64),
-                sequence: debit.sequence,
-                streams: vec![*count],
-                ages: debit.ages[all].to_vec(),
-            };
-            let one = self.debit_together(&one, &of_one, None, now).await?;
-            answer.statuses.extend(one.statuses);
-            if one.verdict == Verdict::Deny {
-                answer.verdict = Verdict::Deny;
-            }
-            first += count;
-        }
-        Ok(answer)
-    }
-
-    async fn debit_together(
-        &self,
-        request: &Request,
-        debit: &DebitRequest,
-        lease: Option<&LeaseRequest>,
-        now: Timestamp,
-    ) -> Result<Answer, Undecided> {
-        let (limits, seed) = (self.limits.load(), self.counters.seed());
+        let limits = self.limits.load();
         let matched = match_streams(&limits.rules, request, &debit.streams);
         if matched.without_domain > 0 {
             self.observer.domain_not_found(matched.without_domain);
         }
+        let call = Call { limits: &limits, debit, lease, now };
+        match self.count(&call, request, &matched, Part::All).await {
+            Ok(Some(answer)) => return Ok(answer),
+            Ok(None) => {}
+            // Descriptors with counters in many parts are too many keys together, but not one by one.
+            Err(error) if error.is_too_large() && request.descriptors.len() > 1 => {}
+            Err(error) => return Err(error),
+        }
+        self.count_one_by_one(&Call { lease: None, ..call }, request, matched).await
+    }
+
+    /// Counts each descriptor by an update of its own. An error means that none is counted, or that the call must
+    /// come again.
+    async fn count_one_by_one(
+        &self,
+        call: &Call<'_>,
+        request: &Request,
+        matched: MatchedLimits<'_>,
+    ) -> Result<Answer, Undecided> {
+        let mut answer = Answer { verdict: Verdict::Allow, statuses: Vec::new(), metadata: None };
+        let (mut has_counted, mut failure) = (false, None);
+        let MatchedLimits { each, replaced, .. } = matched;
+        for (index, (applied, descriptor)) in each.into_iter().zip(&request.descriptors).enumerate()
+        {
+            let one = Request {
+                domain: request.domain.clone(),
+                descriptors: vec![descriptor.clone()],
+                hits: request.hits,
+            };
+            let each = SmallVec::from_iter([applied]);
+            let matched = MatchedLimits { each, replaced, without_domain: 0 };
+            match self.count(call, &one, &matched, Part::One(index)).await {
+                Ok(counted) => {
+                    answer.statuses.extend(counted.into_iter().flat_map(|one| one.statuses));
+                    has_counted = true;
+                }
+                Err(error) if error.may_be_committed() => return Err(error),
+                Err(error) => {
+                    answer.statuses.push(Status::UNCOUNTED);
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        if answer.statuses.iter().any(|status| status.verdict == Verdict::Deny) {
+            answer.verdict = Verdict::Deny;
+        }
+        match failure {
+            Some(error) if !has_counted => Err(error),
+            _ => Ok(answer),
+        }
+    }
+
+    /// Counts a part of a call by one update; none if some of it was counted before.
+    async fn count(
+        &self,
+        call: &Call<'_>,
+        request: &Request,
+        matched: &MatchedLimits<'_>,
+        part: Part,
+    ) -> Result<Option<Answer>, Undecided> {
+        let &Call { limits, debit, lease, now } = call;
+        let seed = self.counters.seed();
         let mut plan = Plan::of(&matched.each, request, self.modes, seed, now);
         let has_room = self.debit_room.left(now) > 0;
-        let sequence = Sequence { debit, key: plan.keys.len(), has_room, now };
+        let key = plan.keys.len();
+        let sequence = Sequence { debit, descriptors: part, key, has_room, now };
         plan.keys.push(debits_key(seed, debit.sequence));
-        let keys = plan.keys.len();
         let ttl = lease.and_then(|lease| self.modes.lease_ttl_for(lease));
         let mut leasing = ttl.zip(lease).map(|(ttl, lease)| {
             let mut leasing = Leasing::new(lease, ttl, seed, &plan);
             if matched.replaced == Replaced::Nothing {
                 let room = self.lease_room.left(now);
-                leasing.offer(&mut plan, request, &matched, room, &limits.denials);
+                leasing.offer(&mut plan, request, matched, room, &limits.denials);
             }
             leasing
         });
@@ -122,53 +177,34 @@ impl Authority {
         let mut record_changes = SmallVec::<[RoomChange; 2]>::new();
         let (mut counted, mut verdict) = (Counted::Now, Verdict::Deny);
         let mut decisions = DECISIONS.take();
-        loop {
-            let mut update = |entries: &mut Entries<'_>| {
-                let mut words = plan.read(entries);
-                let asks;
-                (counted, asks) = sequence.asks(&plan, &words, entries, &mut record_changes);
-                verdict = charge_each(&mut words, &asks, now, &mut decisions);
-                if counted == Counted::Before {
-                    return;
-                }
-                let mut keep_until = plan.keep_until(decisions.all());
-                if let Some(leasing) = &leasing {
-                    let mut update = Update {
-                        words: &mut words,
-                        keep_until: &mut keep_until,
-                        entries,
-                        granted: &mut granted,
-                        now,
-                    };
-                    leasing.grant_offers(&plan, &mut update, Verdicts::Single, decisions.all());
-                }
-                plan.write(entries, &mut words, &keep_until);
-            };
-            match (self.counters.update(&plan.keys, now, &mut update).await, &mut leasing) {
-                // The records of leases are dropped before the debit is.
-                (Err(error), Some(leasing)) if error.is_too_large() && plan.keys.len() > keys => {
-                    leasing.withdraw(&mut plan, keys);
-                }
-                (updated, _) => break updated?,
-            }
-        }
-        let decided = Decided::new(&limits, request, &matched, decisions.all(), now);
+        let charge = |run: &mut Run<'_, '_, '_>| {
+            let asks;
+            (counted, asks) = sequence.asks(run, &mut record_changes);
+            verdict = charge_each(run.words, &asks, now, run.decisions);
+            (counted == Counted::Now).then_some(Verdicts::Single)
+        };
+        let (grants, made) = ((&mut leasing, &mut granted), &mut decisions);
+        self.update_leasing(&mut plan, grants, made, now, charge).await?;
+        let decided = Decided::new(limits, request, matched, decisions.all(), now);
         let answer = match counted {
-            Counted::Before => Answer { verdict, statuses: decided.statuses(), metadata: None },
+            Counted::InPart => None,
+            Counted::Before => {
+                Some(Answer { verdict, statuses: decided.statuses(), metadata: None })
+            }
             Counted::Now => {
                 self.lease_room.apply(&granted.room_changes);
                 self.debit_room.apply(&record_changes);
                 if let Some(leasing) = &leasing
                     && matched.replaced == Replaced::Nothing
                 {
-                    leasing.lease_unlimited(request, &matched, now, &mut granted);
+                    leasing.lease_unlimited(request, matched, now, &mut granted);
                 }
                 let mut answer = self.answer(&decided, &mut plan, verdict);
                 if lease.is_some() {
                     decided.add_details(&mut answer.statuses, self.modes);
                 }
                 granted.add_to(&mut answer, &plan, &decided);
-                answer
+                Some(answer)
             }
         };
         DECISIONS.set(decisions);
@@ -180,21 +216,30 @@ impl Sequence<'_> {
     /// What to ask of each limit: the debits and refunds of a new call, which is recorded, or peeks.
     fn asks<'p>(
         &self,
-        plan: &Plan<'p>,
-        words: &Words,
-        entries: &mut Entries<'_>,
+        run: &mut Run<'_, 'p, '_>,
         record_changes: &mut SmallVec<[RoomChange; 2]>,
     ) -> (Counted, SmallVec<[LimitCheck<'p>; 4]>) {
-        let mut asks = plan.asks.clone();
-        let mut record = entries.get(self.key);
+        let mut asks = run.plan.asks.clone();
+        let mut record = run.entries.get(self.key);
         let last = LastDebit::read(&record);
-        if last.is_some_and(|last| !self.debit.is_newer(last.call)) {
+        let before = match last {
+            Some(last) if last.call == self.debit.call => last.counted,
+            Some(last) if !self.debit.is_newer(last.call) => DescriptorSet::ALL,
+            _ => DescriptorSet::NONE,
+        };
+        let counted = match (self.descriptors, before.contains(self.descriptors.set())) {
+            (_, true) => Counted::Before,
+            (Part::All, false) if before != DescriptorSet::NONE => Counted::InPart,
+            _ => Counted::Now,
+        };
+        if counted != Counted::Now {
             asks.iter_mut().for_each(|ask| ask.charge = Charge::PEEK);
-            return (Counted::Before, asks);
+            return (counted, asks);
         }
         record_changes.clear();
         let expired_at = *record.expires_at;
-        let this = LastDebit { call: self.debit.call };
+        let counted = before.with(self.descriptors.set());
+        let this = LastDebit { call: self.debit.call, counted };
         let expires_at = self.now.saturating_add(DEBIT_KEPT);
         let is_recorded = (last.is_some() || self.has_room) && this.write(&mut record, expires_at);
         if is_recorded {
@@ -203,9 +248,14 @@ impl Sequence<'_> {
         }
         for ask in &mut asks {
             if let Charge::Refund(hits) = ask.charge {
-                let age = self.debit.ages.get(ask.descriptor).copied().unwrap_or(Nanos::ZERO);
+                let age = self
+                    .debit
+                    .ages
+                    .get(self.descriptors.in_call(ask.descriptor))
+                    .copied()
+                    .unwrap_or(Nanos::ZERO);
                 let since = self.now.as_nanos().saturating_sub(age.as_nanos());
-                let (state, since) = (&words[ask.state.clone()], Timestamp::from_nanos(since));
+                let (state, since) = (&run.words[ask.state.clone()], Timestamp::from_nanos(since));
                 let worth = ask.quota.refundable(state, hits.get(), since, self.now);
                 ask.charge = Charge::Refund(Hits::new(if is_recorded { worth } else { 0 }));
             }

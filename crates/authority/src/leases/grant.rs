@@ -10,6 +10,7 @@
 use super::denials::Denials;
 use super::records::{CounterUsers, Digest, Proxy, Record, record_key, users_key};
 use super::room::RoomChange;
+use super::update::{Run, Verdicts};
 use crate::answer::Decided;
 use crate::applied::{Applied, MatchedLimits, Replaced};
 use crate::authority::Authority;
@@ -37,6 +38,8 @@ pub(super) struct Leasing<'a> {
     proxy: Proxy,
     ttl: Nanos,
     seed: u64,
+    /// The keys of the plan without those of offers.
+    keys: usize,
     offers: SmallVec<[Offer; 4]>,
     /// For each counter of the plan, the index of its users' key, if it is part of an offer.
     users: SmallVec<[Option<usize>; 8]>,
@@ -47,15 +50,6 @@ pub(super) struct Granted {
     /// One for each descriptor.
     leases: SmallVec<[Option<Lease>; 4]>,
     pub(super) room_changes: SmallVec<[RoomChange; 4]>,
-}
-
-/// Whether the descriptors of a call pass together or each by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdicts {
-    /// All have this verdict.
-    Joint(Verdict),
-    /// Each passes if its limits have room.
-    Single,
 }
 
 /// A descriptor that may get tokens or a denial to cache.
@@ -91,7 +85,6 @@ impl Authority {
         let (limits, seed) = (self.limits.load(), self.counters.seed());
         let matched = self.matched(&limits, request);
         let mut plan = Plan::of(&matched.each, request, self.modes, seed, now);
-        let counter_keys = plan.keys.len();
         let mut leasing = Leasing::new(ask, ttl.unwrap_or(Nanos::ZERO), seed, &plan);
         let mut granted = Granted::nothing(request);
         let may_lease = ttl.is_some() && matched.replaced == Replaced::Nothing;
@@ -100,35 +93,18 @@ impl Authority {
             leasing.offer(&mut plan, request, &matched, room, denials);
         }
         let (mut verdict, mut decisions) = (Verdict::Deny, DECISIONS.take());
-        loop {
-            let mut update = |entries: &mut Entries<'_>| {
-                let mut words = plan.read(entries);
-                verdict = decide_all(&mut words, &plan.asks, now, &mut decisions);
-                let mut keep_until = plan.keep_until(decisions.all());
-                leasing.grant_offers(
-                    &plan,
-                    &mut Update {
-                        words: &mut words,
-                        keep_until: &mut keep_until,
-                        entries,
-                        granted: &mut granted,
-                        now,
-                    },
-                    Verdicts::Joint(verdict),
-                    decisions.all(),
-                );
-                plan.write(entries, &mut words, &keep_until);
-            };
-            match self.counters.update(&plan.keys, now, &mut update).await {
-                // The records of leases are dropped before the request is.
-                Err(error) if error.is_too_large() && plan.keys.len() > counter_keys => {
-                    leasing.withdraw(&mut plan, counter_keys);
-                }
-                updated => break updated?,
-            }
-        }
+        let mut leasing = Some(leasing);
+        let decide = |run: &mut Run<'_, '_, '_>| {
+            verdict = decide_all(run.words, &run.plan.asks, now, run.decisions);
+            Some(Verdicts::Joint(verdict))
+        };
+        let (grants, made) = ((&mut leasing, &mut granted), &mut decisions);
+        self.update_leasing(&mut plan, grants, made, now, decide).await?;
         self.lease_room.apply(&granted.room_changes);
-        if verdict == Verdict::Allow && may_lease {
+        if verdict == Verdict::Allow
+            && may_lease
+            && let Some(leasing) = &leasing
+        {
             leasing.lease_unlimited(request, &matched, now, &mut granted);
         }
         let decided = Decided::new(&limits, request, &matched, decisions.all(), now);
@@ -188,14 +164,20 @@ impl<'a> Leasing<'a> {
             proxy: Proxy::new(ask.proxy),
             ttl,
             seed,
+            keys: plan.keys.len(),
             offers: SmallVec::new(),
             users: SmallVec::from_elem(None, plan.counters.len()),
         }
     }
 
-    /// Offers nothing, so that the plan has no more than its first `keys`.
-    pub(super) fn withdraw(&mut self, plan: &mut Plan<'_>, keys: usize) {
-        plan.keys.truncate(keys);
+    /// Whether the plan has keys of offers.
+    pub(super) fn has_keys(&self, plan: &Plan<'_>) -> bool {
+        plan.keys.len() > self.keys
+    }
+
+    /// Offers nothing, so that the plan has no keys of offers.
+    pub(super) fn withdraw(&mut self, plan: &mut Plan<'_>) {
+        plan.keys.truncate(self.keys);
         self.offers.clear();
         self.users.fill(None);
     }

@@ -6,9 +6,9 @@
 //! | words of a lease | words of a counter's users | words of a sequence |
 //! | --- | --- | --- |
 //! | tokens still held, and a bit for each return | the number of the period, plus 1 | the number of its last call |
-//! | its end, in ns since the Unix epoch | the proxies of this period, a bit each | 1 |
-//! | the digest of its counters and windows | the proxies of the period before | 0 |
-//! | the time of the charge as the counters see it, in ns | the end of their last lease, in ns | 0 |
+//! | its end, in ns since the Unix epoch | the proxies of this period, a bit each | 1 if all of it is counted, else 2 |
+//! | the digest of its counters and windows | the proxies of the period before | the descriptors counted, a bit each |
+//! | the time of the charge as the counters see it, in ns | the end of their last lease, in ns | those from the 65th |
 //!
 //! Invariant: tokens held by a record were charged to the counters of its digest and not returned. The users of a
 //! counter change the size of leases and the length of denials only; they may be lost.
@@ -130,24 +130,63 @@ impl Record {
     }
 }
 
+/// Descriptors of a call, a bit each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DescriptorSet(u128);
+
+const _: () = assert!(DESCRIPTORS_MAX <= u128::BITS as usize);
+
+impl DescriptorSet {
+    pub(crate) const NONE: DescriptorSet = DescriptorSet(0);
+    pub(crate) const ALL: DescriptorSet = DescriptorSet(u128::MAX);
+
+    pub(crate) fn of(index: usize) -> DescriptorSet {
+        let bit = u32::try_from(index).ok().and_then(|index| 1_u128.checked_shl(index));
+        DescriptorSet(bit.unwrap_or(0))
+    }
+
+    pub(crate) fn with(self, other: DescriptorSet) -> DescriptorSet {
+        DescriptorSet(self.0 | other.0)
+    }
+
+    pub(crate) fn contains(self, other: DescriptorSet) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
 /// The last debit of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LastDebit {
     pub(crate) call: u64,
+    pub(crate) counted: DescriptorSet,
 }
 
 impl LastDebit {
+    const WHOLE: u64 = 1;
+    const IN_PARTS: u64 = 2;
+
     /// The last debit in an entry, if there is one.
     pub(crate) fn read(entry: &EntryMut<'_>) -> Option<LastDebit> {
-        let [call, is_one, ..] = *entry.state.first_chunk::<4>()?;
-        (is_one == 1).then_some(LastDebit { call })
+        let [call, form, low, high] = *entry.state.first_chunk::<4>()?;
+        let counted = match form {
+            LastDebit::WHOLE => DescriptorSet::ALL,
+            LastDebit::IN_PARTS => DescriptorSet(u128::from(low) | u128::from(high) << 64),
+            _ => return None,
+        };
+        Some(LastDebit { call, counted })
     }
 
     /// Writes it if there is room, and says whether it did.
     pub(crate) fn write(&self, entry: &mut EntryMut<'_>, expires_at: Timestamp) -> bool {
         let has_room = entry.room() == Room::Available;
         if has_room {
-            entry.state[..4].copy_from_slice(&[self.call, 1, 0, 0]);
+            let DescriptorSet(counted) = self.counted;
+            let (low, high) = (counted as u64, (counted >> 64) as u64);
+            let words = match self.counted {
+                DescriptorSet::ALL => [self.call, LastDebit::WHOLE, 0, 0],
+                _ => [self.call, LastDebit::IN_PARTS, low, high],
+            };
+            entry.state[..4].copy_from_slice(&words);
             *entry.expires_at = expires_at.as_nanos();
         }
         has_room

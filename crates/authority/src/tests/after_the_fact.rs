@@ -138,8 +138,8 @@ fn a_refund_is_made_in_the_window_of_its_hits_and_in_no_later_one() {
         // Within a bucket of 10 s.
         ("{algorithm: sliding_buckets, period: 600s, requests: 100}", 9, 8, 90),
         ("{algorithm: sliding_buckets, period: 600s, requests: 100}", 11, 10, 40),
-        // 10 s refill one token.
-        (EVERY_ALGORITHM[2], 11, 10, 90),
+        // 10 s refill one token, and 100 ms more of another.
+        (EVERY_ALGORITHM[2], 11, 10, 89),
     ] {
         let engine = engine(&rule(limit));
         engine.debits(SECOND, 1, vec![of("a", 60)]);
@@ -177,13 +177,154 @@ fn a_limit_replaces_those_of_its_own_stream_only() {
     }
 }
 
+/// Counters that refuse some updates, by their place in the order of all.
+struct Refusing {
+    counters: Arc<dyn Counters>,
+    updates: AtomicU64,
+    refused: Mutex<Vec<u64>>,
+    with: Undecided,
+}
+
+impl Counters for Refusing {
+    fn seed(&self) -> u64 {
+        self.counters.seed()
+    }
+
+    fn state_words(&self) -> usize {
+        self.counters.state_words()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.counters.capacity()
+    }
+
+    fn answers(&self) -> Answers {
+        self.counters.answers()
+    }
+
+    fn update<'u>(
+        &'u self,
+        keys: &'u [Hashed],
+        now: Timestamp,
+        update: &'u mut Update<'u>,
+    ) -> Updating<'u> {
+        let number = self.updates.fetch_add(1, Ordering::Relaxed);
+        if self.refused.lock().expect("no panic").contains(&number) {
+            return Updating::Done(Err(self.with.clone()));
+        }
+        self.counters.update(keys, now, update)
+    }
+}
+
+/// An engine that refuses the updates with these numbers, and its counters.
+fn refusing(rules: &str, refused: &[u64], with: Undecided) -> (Fixture, Arc<Refusing>) {
+    let dir = tempfile::TempDir::new().expect("a directory");
+    let (counters, updates) = (counters(dir.path()), AtomicU64::new(0));
+    let refused = Mutex::new(refused.to_vec());
+    let counters = Arc::new(Refusing { counters, updates, refused, with });
+    let fixture = Fixture::new(counters.clone(), dir, rules, Modes::default(), Arc::new(()));
+    (fixture, counters)
+}
+
+fn busy() -> Undecided {
+    UpdateError::Busy { pid: 1, millis: 500 }.into()
+}
+
+/// Sixty streams, each with a counter in many parts: more than one update has room for.
+fn sixty() -> Vec<Descriptor> {
+    (0..60).map(|value| of(&format!("v{value}"), 7)).collect()
+}
+
+fn uncounted(answer: &Answer) -> Vec<usize> {
+    let statuses = answer.statuses.iter().enumerate();
+    statuses.filter(|(_, status)| status.is_uncounted()).map(|(index, _)| index).collect()
+}
+
+/// The streams of a call that is too large for one update were counted one by one up to the first failure, and the
+/// call then failed. The client sent its streams again under new numbers, so the first ones counted twice.
+#[test]
+fn a_call_that_could_be_counted_only_in_part_says_which_and_counts_once() {
+    // The first update is of all streams, and too large.
+    for again in ["unchanged", "the rest"] {
+        let (engine, counters) = refusing(&rule(EVERY_ALGORITHM[5]), &[31, 50], busy());
+        let answer = engine.debits(0, 1 << 20, sixty());
+        assert_eq!((answer.statuses.len(), answer.verdict), (60, Verdict::Deny));
+        assert_eq!(uncounted(&answer), [30, 49]);
+        for number in [2, 3] {
+            *counters.refused.lock().unwrap() = Vec::new();
+            let answer = match again {
+                // The answer was lost.
+                "unchanged" => engine.debits(0, 1 << 20, sixty()),
+                // The others keep their places, for rules that replace.
+                _ => {
+                    let mut rest = sixty();
+                    let counted =
+                        rest.iter_mut().enumerate().filter(|(at, _)| ![30, 49].contains(at));
+                    counted.for_each(|(_, descriptor)| descriptor.hits = Some(Hits::new(0)));
+                    engine.debits(0, if number == 2 { 2 << 20 } else { 1 << 20 }, rest)
+                }
+            };
+            assert_eq!(uncounted(&answer), [0_usize; 0]);
+            assert!(answer.statuses.iter().all(|status| status.remaining == 93), "{again}");
+        }
+    }
+}
+
+#[test]
+fn a_call_of_which_nothing_could_be_counted_fails() {
+    let all: Vec<u64> = (0..61).collect();
+    let (engine, _) = refusing(&rule(EVERY_ALGORITHM[5]), &all[1..], busy());
+    let request = Request { domain: "d".into(), descriptors: sixty(), hits: Hits::ONE };
+    let debit = call(1 << 20, &[1; 60], Duration::ZERO);
+    assert_eq!(wait(engine.engine.debit(&request, &debit, None, at(0))), Err(busy()));
+}
+
+/// What may have been counted must come again under its own number.
+#[test]
+fn a_call_with_a_part_that_may_be_counted_fails_and_counts_once_when_it_comes_again() {
+    let lost = Undecided::Unreachable { cause: "no answer in time".into() };
+    let (engine, _) = refusing(&rule(EVERY_ALGORITHM[5]), &[31], lost.clone());
+    let request = Request { domain: "d".into(), descriptors: sixty(), hits: Hits::ONE };
+    let debit = call(1 << 20, &[1; 60], Duration::ZERO);
+    assert_eq!(wait(engine.engine.debit(&request, &debit, None, at(0))), Err(lost));
+    for _ in 0..2 {
+        let answer = engine.debits(0, 1 << 20, sixty());
+        assert!(answer.statuses.iter().all(|status| status.remaining == 93));
+    }
+}
+
+/// The record of the call took one key, so streams that met as many counters as an update has room for could be
+/// decided and not be debited.
+#[test]
+fn as_many_counters_as_a_request_may_meet_can_be_debited_and_refunded() {
+    let limits = "[{unit: day, requests_per_unit: 100}, {unit: year, requests_per_unit: 200}]";
+    let engine = engine(&format!("- {{key: k, rate_limits: {limits}}}"));
+    let each = |of: fn(&str, u64) -> Descriptor, hits| {
+        (0..128).map(|value| of(&value.to_string(), hits)).collect::<Vec<_>>()
+    };
+    assert_eq!(engine.ask_at(0, 1, each(of, 1)).verdict, Verdict::Allow, "256 counters");
+    let mut number = 0;
+    for streams in [vec![128], vec![1; 128], vec![127, 1]] {
+        for descriptors in [each(of, 7), each(refund_of, 7)] {
+            number += 128;
+            for _ in 0..2 {
+                let debit = call(number, &streams, Duration::ZERO);
+                let answer = engine.debit_call(200_000_000, &debit, descriptors.clone());
+                assert_eq!(uncounted(&answer), [0_usize; 0]);
+            }
+            let left = 99 - if descriptors[0].direction == Direction::Take { 7 } else { 0 };
+            let answer = engine.ask_at(0, 0, each(of, 0));
+            assert!(answer.statuses.iter().all(|status| status.remaining == left));
+        }
+    }
+}
+
 /// The counters of an exact window are in many parts, more than one update has room for.
 #[test]
 fn streams_that_are_too_many_for_one_update_are_counted_one_by_one_and_once() {
     let engine = engine(&rule(EVERY_ALGORITHM[5]));
-    let all = || (0..60).map(|value| of(&format!("v{value}"), 7)).collect::<Vec<_>>();
     for _ in 0..2 {
-        let answer = engine.debits(0, 1 << 20, all());
+        let answer = engine.debits(0, 1 << 20, sixty());
         assert_eq!(answer.statuses.len(), 60);
         assert!(answer.statuses.iter().all(|status| status.remaining == 93));
     }

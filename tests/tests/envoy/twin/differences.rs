@@ -1,5 +1,5 @@
-//! The documented differences between the filters (docs/reference/filter.md, "Differences to Envoy's
-//! own filter"), as far as generated cases have them. Anything else is a defect.
+//! The documented differences between the filters (docs/reference/filter-differences.md), as far as
+//! generated cases have them. Anything else is a defect.
 
 use super::configuration::{COST, Configuration, NUMBER, TAG};
 use super::recorder::{Debits, Descriptor};

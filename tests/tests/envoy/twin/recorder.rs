@@ -119,6 +119,7 @@ fn status(descriptor: &Descriptor) -> DescriptorStatus {
     DescriptorStatus {
         code,
         current_limit: Some(limit),
+        // With others the filters differ ("`x-ratelimit-remaining` when a request ...").
         limit_remaining: if is_denied(descriptor) { 0 } else { 1 + part(24) % 8 },
         duration_until_reset: Some(prost_types::Duration { seconds: part(32).into(), nanos: 0 }),
         ..Default::default()

@@ -42,13 +42,15 @@ impl Request {
                 headers.push((name, value(dice)));
             }
         }
-        // Before other cookies ("a token in a second `cookie` header").
         if dice.one_in(6) {
-            let token = dice.pick(&TOKENS);
-            headers.push(("cookie", format!("a=b; token={token}").into()));
+            headers.push(("cookie", cookie(dice)));
         }
         for name in REPEATED_HEADERS {
             headers.extend(dice.some(0, 3, value).into_iter().map(|value| (name, value)));
+        }
+        // After others, too.
+        if dice.one_in(6) {
+            headers.push(("cookie", cookie(dice)));
         }
         if !dice.one_in(3) {
             headers.push((COST, dice.pick(&COSTS).into()));
@@ -57,6 +59,7 @@ impl Request {
         if !dice.one_in(3) {
             headers.push(("x-forwarded-for", dice.pick(&ADDRESSES).into()));
         }
+        // Once: Envoy joins several ("a token whose signature part is malformed").
         if dice.one_in(2) {
             headers.push(("authorization", dice.pick(&TOKENS).into()));
         }
@@ -74,6 +77,18 @@ impl Request {
         }
         Request { method, path: path(dice), headers }
     }
+}
+
+/// A header with a token in a cookie.
+fn cookie(dice: &mut Dice) -> Vec<u8> {
+    let token = dice.pick(&TOKENS);
+    let cookie = match dice.below(5) {
+        0 => format!("token=\"{token}\""),
+        1 => "token=".to_owned(),
+        2 => format!("; token ={token};token={token}"),
+        _ => format!("a=b; token={token}"),
+    };
+    cookie.into_bytes()
 }
 
 fn value(dice: &mut Dice) -> Vec<u8> {
