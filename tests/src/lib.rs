@@ -8,6 +8,7 @@
 pub mod artifacts;
 pub mod bootstrap;
 pub mod burst;
+pub mod certificates;
 pub mod client;
 pub mod command;
 pub mod decisions;
