@@ -1,7 +1,7 @@
 //! Certificates for tests of TLS: an authority that signs what a server or a client shows.
 
 use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
 
@@ -31,6 +31,8 @@ impl Authority {
         let mut params = CertificateParams::new(Vec::new())?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        // OpenSSL takes a certificate with the name of its issuer for one that signed itself.
+        params.distinguished_name.push(DnType::CommonName, "the authority of a test");
         let key = KeyPair::generate()?;
         let pem = params.self_signed(&key)?.pem();
         Ok(Authority { issuer: Issuer::new(params, key), pem })

@@ -1,0 +1,3 @@
+//! Counters that machines share: real servers of them.
+
+mod servers;
