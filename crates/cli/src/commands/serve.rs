@@ -16,6 +16,7 @@ use tidegate_store::Eviction;
 /// Serves until a signal stops it. `notices` are about the environment.
 pub(crate) fn run(options: &ServeOptions, notices: &Notices) -> anyhow::Result<()> {
     let settings = settings(options);
+    let shared = options.authority.settings()?;
     let open_feed: &OpenFeed<'_> = &|copy, observer| {
         let feed = &feed_settings(options)?;
         let (feed, rules) = match copy {
@@ -30,6 +31,9 @@ pub(crate) fn run(options: &ServeOptions, notices: &Notices) -> anyhow::Result<(
     tidegate_process::start_log(&settings.log)?;
     notices.log();
     log_unleased(options);
+    if let Some(shared) = shared {
+        tracing::warn!(servers = ?shared.servers.servers, "shared counters are not used yet");
+    }
     tidegate_process::serve(&settings, open_feed)
 }
 
