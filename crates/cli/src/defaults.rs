@@ -9,6 +9,8 @@
 //! clap merges 1, 2 and 5; [`parse`] makes 3 and 4 its defaults. Both are for `tidegate serve` only.
 
 mod authority;
+#[cfg(test)]
+mod documented;
 pub(crate) mod ratelimit_env;
 pub(crate) mod srv;
 

@@ -45,6 +45,14 @@ const OWN_NAMES: [&str; 22] = [
 const SHARED_NAMES: [&str; 6] =
     ["HOST", "PORT", "LOG_LEVEL", "LOG_FORMAT", "SHADOW_MODE", "QUOTA_MODE"];
 
+/// Every variable that is known.
+#[cfg(test)]
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    let ignored = IGNORED.iter().flat_map(|(_, names, _)| names.iter().copied());
+    let of_servers = authority::OWN_NAMES.into_iter().chain(authority::SHARED_NAMES);
+    OWN_NAMES.into_iter().chain(SHARED_NAMES).chain(of_servers).chain(ignored)
+}
+
 /// The options of an environment.
 #[derive(Debug, Default)]
 pub(crate) struct RatelimitEnv {
