@@ -84,7 +84,11 @@ mod tests {
         // One thousandth less than the second that has passed.
         check(&[(70_000_000, SECOND)], 2 * SECOND, Some(70_999_000));
         // An answer that took longer says less, until the other one is old.
-        check(&[(70_000_000, SECOND), (70_000_500, SECOND + 1_000_000)], 2 * SECOND, Some(70_999_000));
+        check(
+            &[(70_000_000, SECOND), (70_000_500, SECOND + 1_000_000)],
+            2 * SECOND,
+            Some(70_999_000),
+        );
         check(&[(70_000_000, SECOND), (71_000_000, 2 * SECOND)], 2 * SECOND, Some(71_000_000));
         check(&[(u64::MAX, SECOND)], SECOND, None);
     }

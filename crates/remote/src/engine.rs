@@ -122,11 +122,14 @@ impl Engine {
             return Err(UpdateError::TooLarge { keys, words, keys_max, words_max }.into());
         }
         if self.members.len() >= UPDATES_MAX {
-            return Err(unreachable_by(&format!("{UPDATES_MAX} updates wait for the server already")));
+            return Err(unreachable_by(&format!(
+                "{UPDATES_MAX} updates wait for the server already"
+            )));
         }
         let id = MemberId(self.next_member);
         self.next_member += 1;
-        self.members.insert(id, Member { stage: Stage::Unrun, waker: None, begun: at, was_delayed: false });
+        self.members
+            .insert(id, Member { stage: Stage::Unrun, waker: None, begun: at, was_delayed: false });
         Ok(id)
     }
 

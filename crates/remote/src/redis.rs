@@ -5,6 +5,7 @@
 //! server does not serve; then it is made again, after a pause that grows. Refuses servers that are no primary, and
 //! servers with another seed than this process has hashed its keys with.
 
+mod any_name;
 mod bounded;
 mod dial;
 mod fly;
@@ -66,7 +67,10 @@ impl Driver {
         loop {
             let opened = tokio::time::timeout(HANDSHAKE, inner.open()).await;
             let opened = opened.unwrap_or_else(|_| {
-                Err(Cause::new(&format!("no answer within {} s to a new connection", HANDSHAKE.as_secs())))
+                Err(Cause::new(&format!(
+                    "no answer within {} s to a new connection",
+                    HANDSHAKE.as_secs()
+                )))
             });
             let cause = match opened {
                 Ok(opened) => {

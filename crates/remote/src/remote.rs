@@ -51,15 +51,16 @@ pub enum ConnectError {
 /// Connects to the servers of `settings`, in the background. Waits until the seed of the keys is known.
 pub fn connect(settings: Settings) -> Result<Remote, ConnectError> {
     let (patience, connections) = (settings.patience, settings.connections);
-    let retention =
-        Retention { slack_secs: SLACK_SECS, jitter_secs: settings.jitter.as_secs() };
+    let retention = Retention { slack_secs: SLACK_SECS, jitter_secs: settings.jitter.as_secs() };
     let rules = Rules {
-        patience: u64::try_from((settings.timeout.saturating_mul(TRIES)).as_nanos()).unwrap_or(u64::MAX),
+        patience: u64::try_from((settings.timeout.saturating_mul(TRIES)).as_nanos())
+            .unwrap_or(u64::MAX),
         retention,
         keys_max: BATCH_KEYS_MAX,
     };
     let shared = Arc::new(Shared::new(rules));
-    let driver = Driver::new(settings, retention, shared.clone()).map_err(ConnectError::Settings)?;
+    let driver =
+        Driver::new(settings, retention, shared.clone()).map_err(ConnectError::Settings)?;
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("tidegate-remote")

@@ -54,6 +54,8 @@ pub struct Tls {
     pub ca: Vec<u8>,
     /// The certificate and the key of this client.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
+    /// Accept a certificate of the authorities whatever name it has.
+    pub skips_hostname: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -152,7 +154,10 @@ impl fmt::Display for Address {
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let password = self.password.as_ref().map(|_| "…");
-        f.debug_struct("Credentials").field("user", &self.user).field("password", &password).finish()
+        f.debug_struct("Credentials")
+            .field("user", &self.user)
+            .field("password", &password)
+            .finish()
     }
 }
 

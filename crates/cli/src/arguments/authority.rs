@@ -2,7 +2,6 @@
 
 mod files;
 mod roles;
-#[allow(dead_code, reason = "an engine takes them")]
 mod settings;
 pub(crate) mod url;
 
@@ -12,8 +11,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use settings::Failure;
-#[cfg(test)]
-pub(crate) use settings::{Address, Credentials, Servers, Settings, SharedCounters};
 
 /// The option of servers for limits per second.
 const PER_SECOND: &str = "authority_per_second";

@@ -2,8 +2,8 @@
 //!
 //! Owns which batch has which key. Runs no update and wakes nobody.
 
-use super::flight::{Change, Flight, FlightId};
 use super::MemberId;
+use super::flight::{Change, Flight, FlightId};
 use crate::image::Image;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
@@ -53,7 +53,13 @@ pub(super) type Joined = SmallVec<[FlightId; 2]>;
 
 impl Batches {
     pub(super) fn new(keys_max: usize) -> Batches {
-        Batches { keys_max, next: 0, batches: HashMap::new(), uses: HashMap::new(), ready: VecDeque::new() }
+        Batches {
+            keys_max,
+            next: 0,
+            batches: HashMap::new(),
+            uses: HashMap::new(),
+            ready: VecDeque::new(),
+        }
     }
 
     /// The forming batches that an update of `keys` has to join, all as one. None if they have no room for all keys.

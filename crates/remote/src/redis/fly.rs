@@ -188,7 +188,9 @@ impl Wire {
         self.allowance.answered();
         match answers {
             Ok(Ok(answers)) if answers.len() == count => Ok(answers),
-            Ok(Ok(_)) => Err(Cause::new("the server gives another number of answers than of commands")),
+            Ok(Ok(_)) => {
+                Err(Cause::new("the server gives another number of answers than of commands"))
+            }
             Ok(Err(error)) => Err(Cause::new(&error.to_string())),
             Err(_) => {
                 let millis = self.timeout.as_millis();

@@ -136,7 +136,10 @@ mod tests {
         let (int, bytes) = (Value::Int, |bytes: &[u8]| Value::BulkString(bytes.to_vec()));
         let image = Image::from_slice(b"a");
         check(vec![int(0), int(7)], Some(Outcome::Done));
-        check(vec![int(1), int(7), bytes(b"a"), bytes(b"")], Some(Outcome::Lost(vec![image, Image::new()])));
+        check(
+            vec![int(1), int(7), bytes(b"a"), bytes(b"")],
+            Some(Outcome::Lost(vec![image, Image::new()])),
+        );
         check(vec![int(2), int(7)], Some(Outcome::Early));
         check(vec![int(3), int(7)], Some(Outcome::Late));
         check(vec![int(4), int(7), int(2)], Some(Outcome::Damaged(1)));

@@ -70,9 +70,7 @@ fn storm(sidecars: &[Arc<Remote>], keys: &[Hashed], times: usize) -> usize {
         .iter()
         .map(|remote| {
             let (remote, keys) = (remote.clone(), keys.to_vec());
-            std::thread::spawn(move || {
-                (0..times).filter(|_| hit(&remote, &keys).is_ok()).count()
-            })
+            std::thread::spawn(move || (0..times).filter(|_| hit(&remote, &keys).is_ok()).count())
         })
         .collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).sum()

@@ -22,7 +22,8 @@ impl Server {
     /// None, with a line for `tests/run`, where there is no redis-server.
     pub(crate) fn start(test: &str, options: &[&str]) -> Option<Server> {
         if Command::new("redis-server").arg("--version").output().is_err() {
-            let must_run = std::env::var_os("TIDEGATE_ROOT_TESTS").is_some_and(|value| value == "1");
+            let must_run =
+                std::env::var_os("TIDEGATE_ROOT_TESTS").is_some_and(|value| value == "1");
             assert!(!must_run, "TIDEGATE_ROOT_TESTS=1, and there is no redis-server");
             let line = format!("\nnot run: {test}: needs redis-server\n");
             std::io::stderr().write_all(line.as_bytes()).unwrap();

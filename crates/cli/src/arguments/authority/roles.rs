@@ -2,11 +2,13 @@
 
 use super::AuthorityOptions;
 use super::files::{certificates, contents, password};
-use super::settings::{Credentials, Servers, Settings, SharedCounters, Tls};
+use super::settings::Servers;
 use super::url::{self, Location};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
+use tidegate_process::SharedSettings;
+use tidegate_remote::{Credentials, Settings, Tls};
 
 /// The options beside `--authority-per-second`.
 const PER_SECOND_IDS: [&str; 8] = [
@@ -104,15 +106,19 @@ impl AuthorityOptions {
     }
 
     /// The settings, with the contents of files; none if counters are of this machine alone.
-    pub(crate) fn settings(&self) -> anyhow::Result<Option<SharedCounters>> {
+    pub(crate) fn settings(&self) -> anyhow::Result<Option<SharedSettings>> {
         let Some(role) = self.main() else { return Ok(None) };
         let Some(servers) = self.settings_of(&role)? else { return Ok(None) };
-        let per_second = match self.other() {
-            None => None,
-            Some(role) => self.settings_of(&role)?,
-        };
-        let (failure, fails_health) = (self.authority_failure, self.authority_health);
-        Ok(Some(SharedCounters { servers, per_second, failure, fails_health }))
+        let (failure, fails_health) = (self.authority_failure.into(), self.authority_health);
+        Ok(Some(SharedSettings { servers, failure, fails_health }))
+    }
+
+    /// The settings of servers for limits per second, if they have any of their own.
+    pub(crate) fn per_second_settings(&self) -> anyhow::Result<Option<Settings>> {
+        match (self.main(), self.other()) {
+            (Some(_), Some(role)) => self.settings_of(&role),
+            _ => Ok(None),
+        }
     }
 
     fn settings_of(&self, role: &Role<'_>) -> anyhow::Result<Option<Settings>> {
@@ -126,16 +132,11 @@ impl AuthorityOptions {
         if given != Credentials::default() {
             location.credentials = given;
         }
-        if let Servers::Sentinel { credentials, .. } = &mut location.servers {
-            *credentials = Credentials {
-                user: role.sentinel_user.map(str::to_owned),
-                password: role
-                    .sentinel_password
-                    .read(&format!("{}-sentinel-password", role.flag))?,
-            };
-        }
+        let of_sentinels = Credentials {
+            user: role.sentinel_user.map(str::to_owned),
+            password: role.sentinel_password.read(&format!("{}-sentinel-password", role.flag))?,
+        };
         Ok(Some(Settings {
-            servers: location.servers,
             credentials: location.credentials,
             database: location.database,
             tls: location.is_tls.then(|| self.tls()).transpose()?,
@@ -143,6 +144,7 @@ impl AuthorityOptions {
             connections: NonZeroUsize::new(role.connections as usize).unwrap_or(NonZeroUsize::MIN),
             timeout: role.timeout,
             jitter: self.authority_expiry_jitter,
+            ..Settings::new(location.servers.with(of_sentinels)?)
         }))
     }
 

@@ -1,7 +1,8 @@
 //! The URL of servers of shared counters. A mistake never repeats a password.
 
-use super::settings::{Address, Credentials, Servers};
+use super::settings::Servers;
 use percent_encoding::percent_decode_str;
+use tidegate_remote::{Address, Credentials};
 
 const EXPECTED: &str = "expected local, redis://HOST:PORT, unix:PATH, redis+sentinel://HOST:PORT,HOST:PORT/PRIMARY, \
                         redis+cluster://HOST:PORT,HOST:PORT or memcached://HOST:PORT,HOST:PORT; rediss:// and \
@@ -136,9 +137,7 @@ fn located(kind: Kind, is_tls: bool, rest: &str) -> Result<Location, String> {
                     .to_owned());
             }
             let primary = decoded(primary)?;
-            let credentials = Credentials::default();
-            let sentinels = addresses;
-            (Servers::Sentinel { sentinels, primary, credentials }, database(number)?)
+            (Servers::Sentinel { sentinels: addresses, primary }, database(number)?)
         }
         Kind::Cluster if matches!(path, "" | "0") => (Servers::Cluster { nodes: addresses }, 0),
         Kind::Cluster => return Err(format!("a cluster has no database {path:?}; it has only 0")),

@@ -1,18 +1,24 @@
-use crate::arguments::{Command, ServeOptions, authority};
+use crate::arguments::{Command, ServeOptions};
 use crate::defaults::ratelimit_env::RatelimitEnv;
 use crate::defaults::srv::Srv;
 use crate::defaults::{parse, tests::serve_options};
-use authority::{Address, Credentials, Failure, Servers, Settings, SharedCounters};
 use std::time::Duration;
 use tempfile::TempDir;
+use tidegate_authority::Failure;
+use tidegate_process::SharedSettings;
+use tidegate_remote::{Address, Credentials, Servers, Settings};
 
 fn options(flags: &[&str]) -> ServeOptions {
     let flags = [&["--limits", "l"], flags].concat();
     serve_options(&flags, &Srv::default(), &RatelimitEnv::default()).0
 }
 
-fn shared(flags: &[&str]) -> SharedCounters {
+fn shared(flags: &[&str]) -> SharedSettings {
     options(flags).authority.settings().unwrap().expect("servers")
+}
+
+fn per_second(flags: &[&str]) -> Settings {
+    options(flags).authority.per_second_settings().unwrap().expect("servers")
 }
 
 #[track_caller]
@@ -61,6 +67,7 @@ fn a_server_has_defaults() {
         connections,
         timeout,
         jitter,
+        ..
     } = shared.servers;
     assert_eq!(servers, Servers::Single(tcp("limits", 6379)));
     assert_eq!((given, database), (credentials(Some("tide"), "gate"), 2));
@@ -68,7 +75,7 @@ fn a_server_has_defaults() {
     assert_eq!((prefix.as_str(), connections.get()), ("tidegate:", 2));
     assert_eq!((timeout, jitter), (Duration::from_millis(100), Duration::from_secs(10)));
     assert_eq!((shared.failure, shared.fails_health), (Failure::Local, false));
-    assert!(shared.per_second.is_none());
+    assert!(options(&["--authority=redis://a"]).authority.per_second_settings().unwrap().is_none());
 }
 
 #[test]
@@ -82,7 +89,7 @@ fn each_flag_is_taken() {
     let passwords = ["gate\n", "sentry\r\n", "second", "other"];
     let passwords = passwords.map(|text| file(text.trim(), text));
     let pem = [file("ca", "C"), file("cert", "A"), file("key", "K")];
-    let shared = shared(&[
+    let flags = [
         "--authority",
         "rediss+sentinel://a,b:1/limits",
         "--authority-user=tide",
@@ -106,9 +113,10 @@ fn each_flag_is_taken() {
         &format!("--authority-per-second-sentinel-password-file={}", passwords[3]),
         "--authority-per-second-timeout=5ms",
         "--authority-per-second-connections=1",
-    ]);
+    ];
+    let (shared, second) = (shared(&flags), per_second(&flags));
     assert_eq!((shared.failure, shared.fails_health), (Failure::Deny, true));
-    let (main, second) = (shared.servers, shared.per_second.unwrap());
+    let main = shared.servers;
     let sentinel = |sentinels, primary: &str, credentials| Servers::Sentinel {
         sentinels,
         primary: primary.to_owned(),
@@ -135,13 +143,12 @@ fn each_flag_is_taken() {
 
 #[test]
 fn servers_for_limits_per_second_are_like_the_others_otherwise() {
-    let shared = shared(&[
+    let second = per_second(&[
         "--authority=redis://a",
         "--authority-timeout=1s",
         "--authority-connections=3",
         "--authority-per-second=unix:/run/r.sock",
     ]);
-    let second = shared.per_second.unwrap();
     assert_eq!(second.servers, Servers::Single(Address::Unix("/run/r.sock".into())));
     assert_eq!((second.timeout, second.connections.get()), (Duration::from_secs(1), 3));
     assert_eq!(second.credentials, Credentials::default());

@@ -142,8 +142,7 @@ impl World {
         let waker = Waker::from(request.flag.clone());
         let now = Timestamp::from_secs(1_000);
         let engine = &mut self.engines[request.engine];
-        let ask =
-            Ask { keys, now, update: &mut update, waker: &waker, at: self.moment };
+        let ask = Ask { keys, now, update: &mut update, waker: &waker, at: self.moment };
         if let Poll::Ready(result) = engine.poll(member, ask) {
             (request.member, request.result) = (None, Some(result));
         }

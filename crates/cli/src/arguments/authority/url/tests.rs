@@ -61,7 +61,6 @@ fn several_servers() {
     let sentinel = |primary: &str| Servers::Sentinel {
         sentinels: sentinels.clone(),
         primary: primary.to_owned(),
-        credentials: Credentials::default(),
     };
     let of = |servers| Location { servers, ..plain.clone() };
     check("redis+sentinel://a:1,b/limits", of(sentinel("limits")));
