@@ -8,8 +8,7 @@ use tidegate_tests::service::Service;
 use tidegate_tests::shared_servers::{Redis, RedisOptions, RedisPrograms};
 
 /// One limit of a hundred an hour for each value, one that a sidecar cannot hold, and one of three.
-pub(crate) const LIMITS: &str = "\
-  - key: counted
+pub(crate) const LIMITS: &str = "  - key: counted
     rate_limit: { unit: hour, requests_per_unit: 100 }
   - key: direct
     rate_limits: [ { unit: hour, requests_per_unit: 100, count_denied: true } ]
