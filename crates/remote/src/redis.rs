@@ -5,6 +5,7 @@
 //! server does not serve; then it is made again, after a pause that grows. Refuses servers that are no primary, and
 //! servers with another seed than this process has hashed its keys with.
 
+mod any_name;
 mod bounded;
 mod dial;
 mod fly;

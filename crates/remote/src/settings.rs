@@ -54,6 +54,8 @@ pub struct Tls {
     pub ca: Vec<u8>,
     /// The certificate and the key of this client.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
+    /// Accept a certificate of the authorities whatever name it has.
+    pub skips_hostname: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,5 +1,6 @@
 //! From settings to a stream: TCP, a Unix socket, TLS; and the primary that sentinels know.
 
+use super::any_name::AnyName;
 use super::bounded::{Allowance, Bounded};
 use crate::engine::Cause;
 use crate::settings::{Address, Credentials, Servers, Settings, Tls};
@@ -167,10 +168,17 @@ fn connector(tls: &Tls) -> Result<TlsConnector, String> {
             .add(certificate)
             .map_err(|error| format!("the authorities of the servers: {error}"))?;
     }
-    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots);
+        .map_err(|error| error.to_string())?;
+    let builder = match tls.skips_hostname {
+        false => builder.with_root_certificates(roots),
+        true => {
+            let verifier = AnyName::new(roots, provider)?;
+            builder.dangerous().with_custom_certificate_verifier(verifier)
+        }
+    };
     let config = match &tls.client {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {

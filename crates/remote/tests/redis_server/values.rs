@@ -180,7 +180,7 @@ fn tls_checks_both_sides() {
     let with = |ca: &str, client: Option<(String, String)>| {
         let mut settings = Settings::at(&format!("localhost:{port}")).unwrap();
         let client = client.map(|(cert, key)| (cert.into_bytes(), key.into_bytes()));
-        settings.tls = Some(Tls { ca: ca.as_bytes().to_vec(), client });
+        settings.tls = Some(Tls { ca: ca.as_bytes().to_vec(), client, skips_hostname: false });
         settings.patience = Duration::from_secs(2);
         connect(settings)
     };

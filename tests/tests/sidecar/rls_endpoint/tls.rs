@@ -3,13 +3,10 @@
 use super::Served;
 use anyhow::ensure;
 use hyper_util::rt::TokioIo;
-use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
-};
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
+use tidegate_tests::certificates::{Authority, Identity, dns, uri};
 use tidegate_tests::rls::Rls;
 use tidegate_tests::{artifacts, command, wait};
 use tokio::net::TcpStream;
@@ -20,47 +17,6 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tonic::transport::{Endpoint, Uri};
-
-/// An authority, which signs certificates.
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
-}
-
-/// A certificate and its key, in PEM.
-struct Identity {
-    cert: String,
-    key: String,
-}
-
-impl Authority {
-    fn new() -> anyhow::Result<Authority> {
-        let mut params = CertificateParams::new(Vec::new())?;
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        let key = KeyPair::generate()?;
-        let pem = params.self_signed(&key)?.pem();
-        Ok(Authority { issuer: Issuer::new(params, key), pem })
-    }
-
-    fn sign(&self, name: SanType) -> anyhow::Result<Identity> {
-        let mut params = CertificateParams::new(Vec::new())?;
-        params.subject_alt_names = vec![name];
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        let key = KeyPair::generate()?;
-        let cert = params.signed_by(&key, &self.issuer)?.pem();
-        Ok(Identity { cert, key: key.serialize_pem() })
-    }
-}
-
-fn dns(name: &str) -> anyhow::Result<SanType> {
-    Ok(SanType::DnsName(name.try_into()?))
-}
-
-fn uri(name: &str) -> anyhow::Result<SanType> {
-    Ok(SanType::URI(name.try_into()?))
-}
 
 /// A directory with the endpoint's certificate, its key, and an authority of clients.
 struct Files {

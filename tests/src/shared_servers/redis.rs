@@ -1,0 +1,230 @@
+//! One Redis, as a process that is started, killed, frozen and started again.
+
+use super::{RedisPrograms, ServerTls, ports};
+use crate::process::Process;
+use crate::{command, wait};
+use anyhow::{Context, ensure};
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use tokio::process::Command;
+
+/// How often a server that found its port taken is started at another one.
+const STARTS_MAX: usize = 20;
+
+/// What a Redis is started with.
+#[derive(Debug, Clone, Copy)]
+pub struct RedisOptions<'o> {
+    /// The name of its log and its files.
+    pub name: &'o str,
+    /// Its flags beside those of address and files.
+    pub flags: &'o [&'o str],
+    /// The password that it asks for.
+    pub password: Option<&'o str>,
+    /// Its certificates, if it speaks TLS only.
+    pub tls: Option<&'o ServerTls>,
+}
+
+impl Default for RedisOptions<'_> {
+    fn default() -> Self {
+        RedisOptions { name: "redis", flags: &[], password: None, tls: None }
+    }
+}
+
+/// A running Redis.
+#[derive(Debug)]
+pub struct Redis {
+    /// Its process.
+    pub process: Process,
+    /// Its port of 127.0.0.1.
+    pub port: u16,
+    programs: RedisPrograms,
+    dir: PathBuf,
+    name: String,
+    /// The arguments of the server.
+    arguments: Vec<String>,
+    /// The arguments of each `redis-cli`.
+    client: Vec<String>,
+}
+
+impl Redis {
+    /// Starts one in `dir`, without files of its own, and waits until it answers.
+    ///
+    /// # Errors
+    /// When it ends instead; the error has its log.
+    pub async fn start(
+        programs: &RedisPrograms,
+        dir: &Path,
+        options: RedisOptions<'_>,
+    ) -> anyhow::Result<Redis> {
+        let home = dir.join(options.name);
+        std::fs::create_dir_all(&home)?;
+        let socket = Self::socket(dir, options.name).display().to_string();
+        let mut client: Vec<String> = Vec::new();
+        let mut arguments: Vec<String> = Vec::new();
+        let home = home.display().to_string();
+        let files = ["--dir", &home, "--unixsocket", &socket, "--save", "", "--appendonly", "no"];
+        arguments.extend(files.map(str::to_owned));
+        // Tests ask for faults by DEBUG.
+        arguments.extend(["--enable-debug-command", "local"].map(str::to_owned));
+        if let Some(password) = options.password {
+            arguments.extend(["--requirepass", password].map(str::to_owned));
+            client.extend(["-a", password, "--no-auth-warning"].map(str::to_owned));
+        }
+        if let Some(tls) = options.tls {
+            arguments.extend(tls.server_flags());
+            client.extend(tls.client_flags());
+        }
+        arguments.extend(options.flags.iter().map(|&flag| flag.to_owned()));
+        let port_flag = if options.tls.is_some() { "--tls-port" } else { "--port" };
+        Self::start_at_a_free_port(programs, dir, options.name, client, |port| {
+            let mut all = vec![port_flag.to_owned(), port.to_string()];
+            if options.tls.is_some() {
+                all.extend(["--port", "0"].map(str::to_owned));
+            }
+            all.extend(["--bind", "127.0.0.1"].map(str::to_owned));
+            all.extend_from_slice(&arguments);
+            Ok(all)
+        })
+        .await
+    }
+
+    /// Starts one whose arguments depend on its port.
+    ///
+    /// # Errors
+    /// When it ends instead; the error has its log.
+    pub(super) async fn start_at_a_free_port(
+        programs: &RedisPrograms,
+        dir: &Path,
+        name: &str,
+        client: Vec<String>,
+        arguments: impl Fn(u16) -> anyhow::Result<Vec<String>>,
+    ) -> anyhow::Result<Redis> {
+        for _ in 0..STARTS_MAX {
+            let port = ports::free()?;
+            let (client, arguments) = (client.clone(), arguments(port)?);
+            let process = spawn(programs, dir, name, &arguments)?;
+            let mut redis = Redis {
+                process,
+                port,
+                programs: programs.clone(),
+                dir: dir.to_owned(),
+                name: name.to_owned(),
+                arguments,
+                client,
+            };
+            match redis.answers().await {
+                Ok(()) => return Ok(redis),
+                Err(_) if redis.process.log().contains("Address already in use") => {}
+                Err(error) => return Err(error),
+            }
+        }
+        anyhow::bail!("{name} found its port taken {STARTS_MAX} times")
+    }
+
+    /// The Unix socket of the one that was started with this name in `dir`.
+    #[must_use]
+    pub fn socket(dir: &Path, name: &str) -> PathBuf {
+        dir.join(format!("{name}.sock"))
+    }
+
+    /// Its address, as `host:port`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Runs a command of it by `redis-cli`, and returns what that prints.
+    ///
+    /// # Errors
+    /// When it does not answer, or answers an error.
+    pub async fn command(&self, words: &[&str]) -> anyhow::Result<String> {
+        let mut command = self.client();
+        command.arg("-e").args(words);
+        let ran = command::run(command).await?;
+        ensure!(ran.code == Some(0), "{words:?}: {}{}", ran.out, ran.err);
+        Ok(ran.out.trim_end().to_owned())
+    }
+
+    /// A `redis-cli` that is connected to it.
+    pub(super) fn client(&self) -> Command {
+        let mut command = Command::new(&self.programs.cli);
+        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]).args(&self.client);
+        command
+    }
+
+    /// A field of `INFO`.
+    ///
+    /// # Errors
+    /// When it does not answer or has no such field.
+    pub async fn info(&self, section: &str, field: &str) -> anyhow::Result<String> {
+        let info = self.command(&["INFO", section]).await?;
+        let value =
+            info.lines().find_map(|line| line.trim_end().strip_prefix(field)?.strip_prefix(':'));
+        Ok(value.with_context(|| format!("no {field} in:\n{info}"))?.to_owned())
+    }
+
+    /// How often a command was called since the start, by clients and by scripts.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn calls(&self, command: &str) -> anyhow::Result<u64> {
+        let info = self.command(&["INFO", "commandstats"]).await?;
+        let prefix = format!("cmdstat_{}:calls=", command.to_lowercase());
+        let calls = info.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').next());
+        Ok(calls.map_or(Ok(0), str::parse)?)
+    }
+
+    /// Ends it with SIGKILL, as a crash would.
+    ///
+    /// # Errors
+    /// When it cannot be signalled.
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        self.process.kill().await
+    }
+
+    /// Starts it again at its port, after it has ended, and waits until it answers.
+    ///
+    /// # Errors
+    /// When it ends instead; the error has its log.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        self.process = spawn(&self.programs, &self.dir, &self.name, &self.arguments)?;
+        self.answers().await
+    }
+
+    /// Asks it to stop (SIGTERM), and waits until it has.
+    ///
+    /// # Errors
+    /// When it cannot be signalled or does not end.
+    pub async fn stop(&mut self) -> anyhow::Result<()> {
+        self.process.signal(Signal::TERM)?;
+        self.process.wait().await?;
+        Ok(())
+    }
+
+    async fn answers(&mut self) -> anyhow::Result<()> {
+        let answered = wait::until("Redis to answer", wait::START, async || {
+            if let Err(ended) = self.process.check_running() {
+                return Some(Err(ended));
+            }
+            // It answers so while it reads its files, too.
+            let process = self.info("server", "process_id").await.ok()?;
+            // Another one may have been faster to listen at this port.
+            let is_this = self.process.pid().is_ok_and(|pid| pid.to_string() == process);
+            let pong = self.command(&["PING"]).await.ok()?;
+            (is_this && pong == "PONG").then_some(Ok(()))
+        });
+        let answered = answered.await;
+        answered.with_context(|| self.process.log())?
+    }
+}
+
+fn spawn(
+    programs: &RedisPrograms,
+    dir: &Path,
+    name: &str,
+    arguments: &[String],
+) -> anyhow::Result<Process> {
+    let mut command = Command::new(&programs.server);
+    command.args(arguments);
+    Process::start(command, name, dir)
+}
