@@ -59,6 +59,8 @@ pub(crate) struct Round<'p> {
     /// The counters whose refill has failed.
     failed: SmallVec<[usize; 2]>,
     refilled: SmallVec<[usize; 2]>,
+    /// Whether refills may have brought more than the hits of the request.
+    has_surplus: bool,
     /// Whether no time of the shared counters is known.
     is_lost: bool,
     /// The asks to decide, if not those of the plan.
@@ -90,6 +92,7 @@ impl<'p> Round<'p> {
             low: SmallVec::new(),
             failed: SmallVec::new(),
             refilled: SmallVec::new(),
+            has_surplus: false,
             is_lost: shared_now == Some(None),
             asks: None,
         }
@@ -275,7 +278,8 @@ impl<'p> Round<'p> {
                 true
             }
         };
-        if is_decided && !self.refilled.is_empty() && !takes_all(plan, *verdict) {
+        let may_leave = self.has_surplus || !takes_all(plan, *verdict);
+        if is_decided && !self.refilled.is_empty() && may_leave {
             self.watch(site, plan);
         }
         Ok(is_decided)
@@ -360,6 +364,7 @@ impl<'p> Round<'p> {
         }
         let mut refills = SmallVec::<[_; 2]>::new();
         for short in &self.short {
+            self.has_surplus |= short.need.waiting > 0;
             if let Some(target) = target(plan, short.counter) {
                 refills.push((short.counter, holdings.refill_for(target, short.need)?));
             }
