@@ -8,11 +8,13 @@ mod core;
 mod counter;
 mod envoy;
 mod figures;
+mod generator;
 mod instructions;
 mod neighbours;
 mod progress;
 mod report;
 mod rls;
+mod server;
 mod store;
 
 use anyhow::Context;
