@@ -7,14 +7,15 @@
 use crate::answer::Decided;
 use crate::applied::{MatchedLimits, match_limits};
 use crate::counters::{Answers, Counters, Undecided};
-use crate::in_force::LimitsInForce;
+use crate::holdings::{Holdings, Next, Round, Shared, Takes};
+use crate::in_force::{LimitsInForce, Sharing};
 use crate::leases::{DEBIT_KEPT, LeaseRoom};
 use crate::modes::{DynamicMetadata, GlobalShadow, Modes};
 use crate::observer::Observer;
 use crate::plan::{DECISIONS, Plan};
 use arc_swap::ArcSwap;
 use std::sync::Arc;
-use tidegate_core::{Answer, Nanos, Request, Timestamp, Verdict};
+use tidegate_core::{Answer, Demand, Nanos, Request, Timestamp, Verdict, decide_all};
 use tidegate_limits::{Limit, Rules};
 use tidegate_store::Entries;
 
@@ -27,6 +28,8 @@ pub struct Authority {
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) lease_room: LeaseRoom,
     pub(crate) debit_room: LeaseRoom,
+    /// None if no other machine shares the counters.
+    pub(crate) holdings: Option<Arc<Holdings>>,
 }
 
 /// Rules that this data directory cannot serve.
@@ -48,26 +51,51 @@ impl Authority {
         observer: Arc<dyn Observer>,
     ) -> Result<Self, NoWideNodes> {
         check_states(&*counters, &rules)?;
-        let limits = ArcSwap::from_pointee(LimitsInForce::new(rules, &*observer));
+        Ok(Authority::of(counters, None, rules, modes, observer))
+    }
+
+    /// An authority whose counters other machines share. `local` are for holdings of them, and for leases.
+    pub fn with_shared(
+        local: Arc<dyn Counters>,
+        shared: Shared,
+        rules: Rules,
+        modes: Modes,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Self, NoWideNodes> {
+        check_states(&*shared.counters, &rules)?;
+        let holdings = Holdings::new(local.clone(), shared, observer.clone());
+        Ok(Authority::of(local, Some(holdings), rules, modes, observer))
+    }
+
+    fn of(
+        counters: Arc<dyn Counters>,
+        holdings: Option<Arc<Holdings>>,
+        rules: Rules,
+        modes: Modes,
+        observer: Arc<dyn Observer>,
+    ) -> Authority {
+        let sharing = if holdings.is_some() { Sharing::Shared } else { Sharing::Alone };
+        let limits = ArcSwap::from_pointee(LimitsInForce::new(rules, &*observer, sharing));
         let lease_room = LeaseRoom::new(
             counters.capacity(),
             modes.lease_ttl.unwrap_or(Nanos::ZERO),
             modes.lessors,
         );
         let debit_room = LeaseRoom::of_debits(counters.capacity(), DEBIT_KEPT, modes.lessors);
-        Ok(Authority { counters, limits, modes, observer, lease_room, debit_room })
+        Authority { counters, limits, modes, observer, lease_room, debit_room, holdings }
     }
 
     /// Puts `rules` in force. Requests under way finish by the old ones; counters live on.
     pub fn replace_limits(&self, rules: Rules) -> Result<(), NoWideNodes> {
-        check_states(&*self.counters, &rules)?;
-        self.limits.store(Arc::new(LimitsInForce::new(rules, &*self.observer)));
+        check_states(self.true_site().counters, &rules)?;
+        let sharing = if self.holdings.is_some() { Sharing::Shared } else { Sharing::Alone };
+        self.limits.store(Arc::new(LimitsInForce::new(rules, &*self.observer, sharing)));
         Ok(())
     }
 
     /// When operations end.
     pub fn answers(&self) -> Answers {
-        self.counters.answers()
+        self.true_site().counters.answers()
     }
 
     /// Does something with the rules in force.
@@ -79,11 +107,36 @@ impl Authority {
     pub async fn decide(&self, request: &Request, now: Timestamp) -> Result<Answer, Undecided> {
         let limits = self.limits.load();
         let matched = self.matched(&limits, request);
-        let mut plan = Plan::of(&matched.each, request, self.modes, self.counters.seed(), now);
+        let site = self.site(&limits, &matched, request);
+        let mut round = Round::new(&site, Takes::Together, now);
+        let mut plan = site.plan(&matched.each, request, self.modes, round.now);
         let (mut verdict, mut decisions) = (Verdict::Deny, DECISIONS.take());
-        let mut update =
-            |entries: &mut Entries<'_>| verdict = plan.decide(entries, now, &mut decisions);
-        self.counters.update(&plan.keys, now, &mut update).await?;
+        loop {
+            let now = round.now;
+            let mut update = |entries: &mut Entries<'_>| {
+                let mut words = plan.read(entries);
+                if round.lacks_tokens(&site, &plan, &mut words, |_| Demand::default()) {
+                    return;
+                }
+                verdict = decide_all(&mut words, round.asks(&plan), now, &mut decisions);
+                let keep_until = plan.keep_until(decisions.all());
+                round.note_low(&site, &plan, &mut words);
+                plan.write(entries, &mut words, &keep_until);
+            };
+            let updated = site.counters.update(&plan.keys, now, &mut update).await;
+            match round.next(&site, &plan, updated).await? {
+                Next::Done => break,
+                Next::Again => {}
+                Next::Without => {
+                    verdict = round.decide_without(&site, &plan, &mut decisions);
+                    break;
+                }
+            }
+        }
+        if verdict == Verdict::Deny && round.has_refilled() {
+            round.denied(&site, &plan);
+        }
+        let now = round.now;
         let decided = Decided::new(&limits, request, &matched, decisions.all(), now);
         let answer = self.answer(&decided, &mut plan, verdict);
         DECISIONS.set(decisions);

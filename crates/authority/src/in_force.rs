@@ -1,6 +1,7 @@
 //! The limits in force, and what is derived from them.
 
 use crate::debits::Debits;
+use crate::holdings::HeldQuotas;
 use crate::leases::Denials;
 use crate::observer::{LimitObserver, Observer};
 use tidegate_limits::Rules;
@@ -11,12 +12,22 @@ pub(crate) struct LimitsInForce {
     pub(crate) observer: Box<dyn LimitObserver>,
     pub(crate) denials: Denials,
     pub(crate) debits: Debits,
+    /// None without shared counters.
+    pub(crate) held: Option<HeldQuotas>,
+}
+
+/// Whether machines share counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    Alone,
+    Shared,
 }
 
 impl LimitsInForce {
-    pub(crate) fn new(rules: Rules, observer: &dyn Observer) -> Self {
+    pub(crate) fn new(rules: Rules, observer: &dyn Observer, sharing: Sharing) -> Self {
         let observer = observer.limits_replaced(&rules);
         let (denials, debits) = (Denials::of(&rules), Debits::of(&rules));
-        LimitsInForce { rules, observer, denials, debits }
+        let held = (sharing == Sharing::Shared).then(|| HeldQuotas::of(&rules));
+        LimitsInForce { rules, observer, denials, debits, held }
     }
 }

@@ -133,7 +133,9 @@ impl Authority {
         if !unknown.is_empty() {
             return Err(JointError::Unknown(unknown));
         }
-        let mut plan = Plan::of(applied, request, self.modes, self.counters.seed(), now);
+        let site = self.true_site();
+        let now = site.now(now);
+        let mut plan = Plan::of(applied, request, self.modes, site.counters.seed(), now);
         plan.asks.iter_mut().for_each(|ask| ask.denied = DeniedHits::Ignore);
         let (mut verdict, mut decisions) = (Verdict::Deny, Decisions::default());
         let mut words = Words::new();
@@ -148,7 +150,7 @@ impl Authority {
                 words = plan.read(entries);
             }
         };
-        self.counters.update(&plan.keys, now, &mut update).await?;
+        site.counters.update(&plan.keys, now, &mut update).await?;
         let all = match how {
             JointUse::Look => peeked_windows(&plan, applied, &words, now),
             JointUse::Acquire => {
@@ -177,7 +179,9 @@ impl Authority {
         let matched = self.matched(&limits, request);
         let applied = &matched.each[..];
         check_known(applied)?;
-        let mut plan = Plan::of(applied, request, self.modes, self.counters.seed(), now);
+        let site = self.true_site();
+        let now = site.now(now);
+        let mut plan = Plan::of(applied, request, self.modes, site.counters.seed(), now);
         // These commands define what denied hits do, whatever the limits say.
         let denied = if how == Use::Record { DeniedHits::Count } else { DeniedHits::Ignore };
         for ask in &mut plan.asks {
@@ -192,7 +196,7 @@ impl Authority {
             verdict = plan.decide(entries, now, &mut decisions);
             words = plan.read(entries);
         };
-        self.counters.update(&plan.keys, now, &mut update).await?;
+        site.counters.update(&plan.keys, now, &mut update).await?;
         if how != Use::Look {
             Decided::new(&limits, request, &matched, decisions.all(), now).report(|_, _, _| {});
         }
@@ -262,7 +266,9 @@ impl Authority {
         let matched = match_limits(&limits.rules, request);
         let applied = &matched.each[..];
         check_known(applied)?;
-        let plan = Plan::of(applied, request, Modes::default(), self.counters.seed(), now);
+        let site = self.true_site();
+        let now = site.now(now);
+        let plan = Plan::of(applied, request, Modes::default(), site.counters.seed(), now);
         let node = Node { plan: &plan, applied, now };
         let (mut words, mut changed) = (Words::new(), Ok(()));
         let mut update = |entries: &mut Entries<'_>| {
@@ -273,17 +279,19 @@ impl Authority {
                 node.put(entries, &mut words);
             }
         };
-        self.counters.update(&plan.keys, now, &mut update).await?;
+        site.counters.update(&plan.keys, now, &mut update).await?;
         changed?;
         Ok(then(&peeked_windows(&plan, applied, &words, now)))
     }
 
     /// Erases the node of `request`: all its counters are as if never used. Returns whether it existed.
     pub async fn erase_node(&self, request: &Request, now: Timestamp) -> Result<bool, NodeError> {
+        let site = self.true_site();
+        let now = site.now(now);
         let (mut existed, mut others) = (false, Vec::new());
         let erase = |node: &Node<'_, '_, '_>, words: &mut Words| {
             existed = node.exists(words);
-            others = node.other_parts(self.counters.seed());
+            others = node.other_parts(site.counters.seed());
             words.fill(0);
             Ok(())
         };
@@ -300,7 +308,7 @@ impl Authority {
                     entry.state.fill(0);
                 }
             };
-            match self.counters.update(parts, now, &mut update).await {
+            match site.counters.update(parts, now, &mut update).await {
                 Ok(()) => (left, existed) = (rest, existed | had_part),
                 // Large states may take the room of many.
                 Err(error) if error.is_too_large() && keys > 1 => keys /= 2,

@@ -1,6 +1,7 @@
 //! Events of the authority, for metrics and statistics.
 
 use crate::counters::Undecided;
+use crate::holdings::Failure;
 use std::fmt;
 use tidegate_core::{Charge, Decision, Entry, Verdict};
 use tidegate_limits::{Limit, Rule, Rules};
@@ -24,6 +25,15 @@ pub trait Observer: fmt::Debug + Send + Sync {
     fn refused(&self) {}
     /// A call was not decided.
     fn undecided(&self, _error: &Undecided) {}
+
+    /// A holding was refilled with tokens of a shared counter, or got a denial in place of them.
+    fn refilled(&self, _tokens: u64) {}
+    /// Tokens of a holding went back to their shared counter.
+    fn gave_back(&self, _tokens: u64) {}
+    /// Shared counters were not updated.
+    fn shared_failed(&self, _error: &Undecided) {}
+    /// A call was decided by the failure mode, since shared counters could not be reached.
+    fn decided_without(&self, _failure: Failure) {}
 
     /// A call was refused unread, under overload.
     fn shed(&self, _endpoint: &'static str) {}

@@ -3,6 +3,7 @@
 //! Owns the copying of states between store entries and algorithms. Leaves all decisions to `tidegate_core`.
 
 use crate::applied::Applied;
+use crate::holdings::{HeldQuotas, holding_key};
 use crate::modes::Modes;
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -49,6 +50,13 @@ pub(crate) struct Counter {
     state: Range<usize>,
 }
 
+/// What a plan over holdings takes in place of counters.
+#[derive(Clone, Copy)]
+pub(crate) struct HeldPlan<'a> {
+    pub(crate) quotas: &'a HeldQuotas,
+    pub(crate) local_seed: u64,
+}
+
 impl<'a> Plan<'a> {
     /// The plan for a request and the limits that apply to it.
     pub(crate) fn of(
@@ -56,6 +64,18 @@ impl<'a> Plan<'a> {
         request: &'a Request,
         modes: Modes,
         seed: u64,
+        now: Timestamp,
+    ) -> Plan<'a> {
+        Plan::over(applied, request, modes, seed, None, now)
+    }
+
+    /// The same over counters or holdings.
+    pub(crate) fn over(
+        applied: &'a [Applied<'_>],
+        request: &'a Request,
+        modes: Modes,
+        seed: u64,
+        held: Option<HeldPlan<'a>>,
         now: Timestamp,
     ) -> Plan<'a> {
         let mut plan = Plan::default();
@@ -75,10 +95,15 @@ impl<'a> Plan<'a> {
                     quota: limit.quota,
                     label: limit.label,
                 };
-                let (state, counter) = plan.counter(&mut key, &identity, seed, now);
+                let hash = key.hash(seed, &identity);
+                let holding = held.and_then(|held| Some((held, held.quotas.get(limit.limit?)?)));
+                let (state, counter) = match holding {
+                    None => plan.counter(hash, limit.quota, seed, now),
+                    Some((held, _)) => plan.holding(hash, held.local_seed),
+                };
                 plan.counter_of_ask.push(counter);
                 plan.asks.push(LimitCheck {
-                    quota: limit.quota,
+                    quota: holding.map_or(limit.quota, |(_, quota)| quota),
                     enforcement: modes.enforcement(limit.enforcement),
                     denied: limit.denied.unwrap_or(modes.denied),
                     charge: request.charge_of(descriptor),
@@ -102,26 +127,45 @@ impl<'a> Plan<'a> {
     /// The words and the index of a counter, which is added if it is new: a descriptor may come twice.
     fn counter(
         &mut self,
-        key: &mut CounterKey,
-        identity: &Identity<'_>,
+        hash: KeyHash,
+        quota: &Quota,
         seed: u64,
         now: Timestamp,
     ) -> (Range<usize>, usize) {
-        let hash = key.hash(seed, identity);
         if let Some(index) = self.counters.iter().position(|counter| counter.hash == hash) {
             return (self.counters[index].state.clone(), index);
         }
         let (first_key, first_word) = (self.keys.len(), self.words);
-        match identity.quota.state_size() {
+        match quota.state_size() {
             // One part, under the key of the counter itself.
             StateSize::Narrow => self.keys.push(Hashed::narrow(hash.0)),
-            StateSize::Wide => self.keys.extend(counter_keys(hash, identity.quota, seed, now)),
+            StateSize::Wide => self.keys.extend(counter_keys(hash, quota, seed, now)),
         }
         let keys = first_key..self.keys.len();
-        self.words += keys.len() * identity.quota.state_size().words();
+        self.words += keys.len() * quota.state_size().words();
         let state = first_word..self.words;
         self.counters.push(Counter { hash, keys, state: state.clone() });
         (state, self.counters.len() - 1)
+    }
+
+    /// The same of the holding of a shared counter.
+    fn holding(&mut self, hash: KeyHash, local_seed: u64) -> (Range<usize>, usize) {
+        if let Some(index) = self.counters.iter().position(|counter| counter.hash == hash) {
+            return (self.counters[index].state.clone(), index);
+        }
+        let (key, first_word) = (self.keys.len(), self.words);
+        self.keys.push(holding_key(local_seed, hash));
+        self.words += StateSize::Narrow.words();
+        let state = first_word..self.words;
+        self.counters.push(Counter { hash, keys: key..key + 1, state: state.clone() });
+        (state, self.counters.len() - 1)
+    }
+
+    /// The plan for one counter without asks.
+    pub(crate) fn of_counter(hash: KeyHash, quota: &Quota, seed: u64, now: Timestamp) -> Plan<'a> {
+        let mut plan = Plan::default();
+        plan.counter(hash, quota, seed, now);
+        plan
     }
 
     pub(crate) fn decide(

@@ -1,5 +1,6 @@
 //! The command line: clap types only. [`crate::defaults`] merges it with the other sources of options.
 
+pub(crate) mod authority;
 mod connections;
 mod frs;
 mod load;
@@ -8,6 +9,7 @@ pub(crate) mod store;
 mod times;
 mod workers;
 
+pub(crate) use authority::{AuthorityOptions, url};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub(crate) use connections::ConnectionOptions;
 pub(crate) use frs::FrsOptions;
@@ -121,6 +123,9 @@ pub(crate) struct ServeOptions {
 
     #[command(flatten)]
     pub(crate) store: StoreOptions,
+
+    #[command(flatten)]
+    pub(crate) authority: AuthorityOptions,
 
     /// Address for gRPC: host:port, unix:PATH or off; may be given several times
     #[arg(

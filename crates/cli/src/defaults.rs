@@ -8,10 +8,14 @@
 //!
 //! clap merges 1, 2 and 5; [`parse`] makes 3 and 4 its defaults. Both are for `tidegate serve` only.
 
+mod authority;
+#[cfg(test)]
+mod documented;
 pub(crate) mod ratelimit_env;
 pub(crate) mod srv;
 
-use crate::arguments::{Cli, Command, ServeOptions};
+use crate::arguments::{Cli, Command, ServeOptions, url};
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use ratelimit_env::{Notices, RatelimitEnv};
@@ -22,6 +26,9 @@ use std::process::ExitCode;
 /// The subcommand that has defaults from elsewhere.
 const SERVE: &str = "serve";
 
+/// The option that names the servers of shared counters. Those of others about them begin with the same word.
+const AUTHORITY: &str = "authority";
+
 /// A default for a flag.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FlagDefault {
@@ -29,6 +36,16 @@ pub(crate) struct FlagDefault {
     pub(crate) source: &'static str,
     pub(crate) id: &'static str,
     pub(crate) value: String,
+}
+
+impl FlagDefault {
+    /// The value as it may be logged: without a password.
+    fn shown(&self) -> String {
+        match self.id.ends_with("password") {
+            true => "…".to_owned(),
+            false => url::shown(&self.value),
+        }
+    }
 }
 
 /// The options of this process, and notices about its environment. An error has been printed.
@@ -44,9 +61,13 @@ pub(crate) fn parse_options() -> Result<(Cli, Notices), ExitCode> {
     let environment = RatelimitEnv::read(std::env::var_os);
     let (cli, notices) =
         parse(std::env::args_os(), &srv, &environment).unwrap_or_else(|error| error.exit());
-    if matches!(cli.command, Command::Serve(_)) && !environment.mistakes().is_empty() {
-        environment.mistakes().iter().for_each(|mistake| eprintln!("tidegate: {mistake}"));
-        return Err(ExitCode::from(2));
+    if let Command::Serve(options) = &cli.command {
+        let is_named = options.authority.authority.is_some();
+        let of_servers = if is_named { &[] } else { environment.authority_mistakes() };
+        let mistakes = environment.mistakes().iter().chain(of_servers);
+        if mistakes.map(|mistake| eprintln!("tidegate: {mistake}")).count() > 0 {
+            return Err(ExitCode::from(2));
+        }
     }
     Ok((cli, notices))
 }
@@ -57,11 +78,22 @@ fn parse<A: Into<OsString> + Clone>(
     srv: &Srv,
     environment: &RatelimitEnv,
 ) -> Result<(Cli, Notices), clap::Error> {
+    let arguments: Vec<A> = arguments.into_iter().collect();
     let srv = srv.flags();
-    // The later default wins.
-    let defaults = srv.iter().chain(environment.defaults());
-    let command = Cli::command().mut_subcommand(SERVE, |serve| defaults.fold(serve, with_default));
-    let matches = command.try_get_matches_from(arguments)?;
+    let command = |is_used: fn(&FlagDefault) -> bool| {
+        // The later default wins.
+        let defaults = srv.iter().chain(environment.defaults().iter().filter(|it| is_used(it)));
+        Cli::command().mut_subcommand(SERVE, |serve| defaults.fold(serve, with_default))
+    };
+    let mut command_line = command(|_| true);
+    let mut matches = command_line.try_get_matches_from_mut(arguments.clone())?;
+    let serve = matches.subcommand_matches(SERVE);
+    let is_named = serve.is_some_and(|serve| !is_default(serve, AUTHORITY));
+    if is_named {
+        // Passwords and files of one service are not for the servers of another.
+        command_line = command(|default| !default.id.starts_with(AUTHORITY));
+        matches = command_line.try_get_matches_from_mut(arguments)?;
+    }
     let mut cli = Cli::from_arg_matches(&matches)?;
     let (Command::Serve(options), Some(serve)) =
         (&mut cli.command, matches.subcommand_matches(SERVE))
@@ -69,7 +101,10 @@ fn parse<A: Into<OsString> + Clone>(
         return Ok((cli, Notices::default()));
     };
     drop_default_geometry(options, serve);
-    let notices = environment.notices(|id| is_default(serve, id));
+    authority::check(options, serve)
+        .map_err(|mistake| command_line.error(ErrorKind::ValueValidation, mistake))?;
+    let is_of_others = |id: &str| is_named && id.starts_with(AUTHORITY);
+    let notices = environment.notices(|id| is_default(serve, id) && !is_of_others(id));
     Ok((cli, notices))
 }
 

@@ -33,6 +33,7 @@ pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) 
             Some(reset) => daily_reset::decide(buckets, reset, state, charge, now),
         },
         Quota::SlidingExact(exact) => exact.decide(state, charge, now),
+        Quota::Held(held, _) => held.decide(narrow_mut(state), charge, now),
     };
     if let Outcome::Deny { retry_after } = &mut decision.outcome
         && *retry_after == Nanos::ZERO

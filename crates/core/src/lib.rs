@@ -30,8 +30,8 @@ mod state;
 mod units;
 
 pub use algorithm::{
-    Alignment, DailyReset, FirstHitWindow, FixedWindow, OpenWindow, SlidingBuckets, SlidingExact,
-    SlidingWindow, TokenBucket, Zone,
+    Alignment, DailyReset, FirstHitWindow, FixedWindow, GivenBack, Held, Lack, OpenWindow, Refill,
+    SlidingBuckets, SlidingExact, SlidingWindow, TokenBucket, Zone,
 };
 pub use answer::{Answer, FurtherLimit, LimitView, Status, StatusDetails, Verdict};
 pub use decide::{

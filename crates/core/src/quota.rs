@@ -1,13 +1,15 @@
 //! A quota: the compiled form of a limit's rate. A quota that exists is valid, so deciding cannot fail.
 
 use crate::algorithm::daily_reset::{self, Resettable};
+use crate::algorithm::held::{Ends, GENERATION};
 use crate::algorithm::{
-    DailyReset, FirstHitWindow, FixedWindow, SlidingBuckets, SlidingExact, SlidingWindow,
-    TokenBucket,
+    DailyReset, FirstHitWindow, FixedWindow, GivenBack, Held, SlidingBuckets, SlidingExact,
+    SlidingWindow, TokenBucket,
 };
 use crate::rate::{Period, Rate};
 use crate::state::{Parts, StateSize, WIDE_WORDS, narrow};
 use crate::units::{Nanos, Timestamp};
+use std::sync::Arc;
 
 /// A refund arrives somewhat later than its time says. Hits that were taken this long after a window has
 /// opened may have been taken before.
@@ -32,9 +34,25 @@ pub enum Quota {
     SlidingBuckets(SlidingBuckets),
     /// Hits in a sliding window, counted to the second.
     SlidingExact(SlidingExact),
+    /// Tokens that were taken from a shared counter of the other quota.
+    Held(Held, Arc<Quota>),
 }
 
 impl Quota {
+    /// Of tokens that are taken from a counter of the quota `of`, which is not held itself.
+    #[must_use]
+    pub fn held(of: Arc<Quota>) -> Quota {
+        let ends = match *of {
+            Quota::TokenBucket(_) => Ends::Generation,
+            _ => Ends::Window,
+        };
+        let (capacity, requests) = (of.capacity(), of.requests().max(1));
+        let period = u128::from(of.period().nominal().as_nanos());
+        let recovery = period * u128::from(capacity) / u128::from(requests);
+        let recovery = Nanos::new(u64::try_from(recovery).unwrap_or(u64::MAX));
+        Quota::Held(Held::new(capacity, ends, recovery), of)
+    }
+
     fn rate(&self) -> Rate {
         match self {
             Quota::FixedWindow(window) => window.rate(),
@@ -43,6 +61,7 @@ impl Quota {
             Quota::SlidingWindow(window) => window.rate(),
             Quota::SlidingBuckets(buckets) => buckets.rate(),
             Quota::SlidingExact(exact) => exact.rate(),
+            Quota::Held(_, of) => of.rate(),
         }
     }
 
@@ -75,6 +94,7 @@ impl Quota {
             Quota::SlidingWindow(window) => window.reset.as_ref(),
             Quota::SlidingBuckets(buckets) => buckets.reset.as_ref(),
             Quota::SlidingExact(exact) => exact.reset.as_ref(),
+            Quota::Held(_, of) => of.reset(),
         }
     }
 
@@ -87,6 +107,7 @@ impl Quota {
             Quota::TokenBucket(_) => "token_bucket",
             Quota::SlidingWindow(_) => "sliding_window",
             Quota::SlidingBuckets(_) | Quota::SlidingExact(_) => "sliding_buckets",
+            Quota::Held(_, of) => of.algorithm(),
         }
     }
 
@@ -100,6 +121,7 @@ impl Quota {
             Quota::SlidingWindow(_) => 4,
             Quota::SlidingBuckets(_) => 5,
             Quota::SlidingExact(_) => 6,
+            Quota::Held(_, of) => 128 | of.algorithm_tag(),
         }
     }
 
@@ -148,6 +170,7 @@ impl Quota {
             Quota::FirstHitWindow(window) => window.spendable_until(narrow(state), now),
             Quota::TokenBucket(_) => Timestamp::from_nanos(u64::MAX),
             Quota::SlidingExact(exact) => exact.spendable_until(now),
+            Quota::Held(..) => Held::last_end(narrow(state)),
             Quota::FixedWindow(window) => {
                 daily_reset::spendable_until(window, self.reset(), state, now)
             }
@@ -157,6 +180,61 @@ impl Quota {
             Quota::SlidingBuckets(buckets) => {
                 daily_reset::spendable_until(buckets, self.reset(), state, now)
             }
+        }
+    }
+
+    /// Until when hits that will be charged at `now` may be spent: the same, except for held tokens, of which
+    /// those that end first are charged first. `state` is the state before the charge.
+    #[must_use]
+    pub fn next_spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+        match self {
+            Quota::Held(held, _) => held.first_end(narrow(state), now),
+            _ => self.spendable_until(state, now),
+        }
+    }
+
+    /// How many of `remaining` hits may be charged ahead: all, except for held tokens, where the others are left
+    /// on the shared counter.
+    #[must_use]
+    pub fn chargeable(&self, state: &[u64], remaining: u64, now: Timestamp) -> u64 {
+        match self {
+            Quota::Held(held, _) => held.tokens(narrow(state), now).min(remaining),
+            _ => remaining,
+        }
+    }
+
+    /// How many tokens a refund to the shared counter may return that were taken out of the state of held tokens:
+    /// all if they go to the window that counted them, otherwise none. A token bucket has refilled since. `shared`
+    /// is the state of the shared counter.
+    #[must_use]
+    pub fn worth_back(&self, shared: &[u64], back: &GivenBack, now: Timestamp) -> u64 {
+        let Quota::Held(held, of) = self else { return 0 };
+        let worth = |tokens, end| of.returnable(shared, tokens, held.charged_since(end), now);
+        match held.ends() {
+            Ends::Window if of.refund_spendable_until(shared, now) != back.end => 0,
+            Ends::Window => back.tokens,
+            Ends::Generation => {
+                let older = back.end.as_nanos().saturating_sub(GENERATION.as_nanos());
+                worth(back.tokens, back.end) + worth(back.older, Timestamp::from_nanos(older))
+            }
+        }
+    }
+
+    /// How long a denial of `hits` at `now` is certain, if nothing comes back.
+    #[must_use]
+    pub fn denied_for(
+        &self,
+        state: &[u64],
+        hits: u64,
+        retry_after: Nanos,
+        now: Timestamp,
+    ) -> Nanos {
+        match self {
+            Quota::Held(held, _) => {
+                let until = held.denied_until(narrow(state), hits, now);
+                retry_after.min(until.saturating_since(now))
+            }
+            _ => retry_after,
         }
     }
 
@@ -199,6 +277,8 @@ impl Quota {
             Quota::TokenBucket(bucket) => {
                 return bucket.returnable(narrow(state), hits, since, now);
             }
+            // What was taken earlier is known to the shared counter alone.
+            Quota::Held(..) => return 0,
             // The window may have been opened by these hits.
             Quota::FirstHitWindow(window) => {
                 window.open_window(narrow(state), now).is_some_and(|open| open.start <= since)
@@ -226,6 +306,7 @@ impl Quota {
             Quota::SlidingWindow(window) => window.last_hit(state),
             Quota::SlidingBuckets(buckets) => buckets.last_hit(state),
             Quota::SlidingExact(_) => SlidingExact::last_hit(state),
+            Quota::Held(..) => return None,
         };
         let is_forgotten = self.reset().is_some_and(|reset| daily_reset::is_over(reset, last, now));
         last.filter(|_| !is_forgotten).map(Timestamp::from_nanos)

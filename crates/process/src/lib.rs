@@ -13,6 +13,7 @@ mod logging;
 mod open_files;
 mod service;
 mod settings;
+mod shared;
 mod signals;
 mod single;
 mod sockets;
@@ -21,6 +22,7 @@ mod workers;
 pub use logging::{LogFormat, LogSettings};
 pub use service::OpenFeed;
 pub use settings::{Settings, WORKERS_MAX};
+pub use shared::SharedSettings;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use sockets::takeover::fuzzing;

@@ -1,14 +1,15 @@
 //! The parts that each serving process has: the authority, its limits, and the endpoints in front of it.
 
 use crate::Settings;
+use crate::shared::SharedCounters;
 use std::fs::File;
 use std::sync::Arc;
 use tidegate_authority::{Authority, Observer};
 use tidegate_feeds::Feed;
 use tidegate_limits::Rules;
 use tidegate_servers::http::MetricsPage;
-use tidegate_servers::{Health, Overload, Replies, Shared};
-use tidegate_stats::{Metrics, Snapshot};
+use tidegate_servers::{Health, Overload, Replies, Shared, SharedHealth};
+use tidegate_stats::{Metrics, SharedCounts, Snapshot};
 use tidegate_store::Cluster;
 
 pub(crate) type OpenedFeed = (Arc<dyn Feed>, Rules);
@@ -21,6 +22,7 @@ pub(crate) struct Service {
     pub(crate) authority: Arc<Authority>,
     pub(crate) feed: Arc<dyn Feed>,
     pub(crate) store: Arc<Cluster>,
+    shared: Option<SharedCounters>,
     metrics: Metrics,
     replies: Arc<Replies>,
 }
@@ -35,9 +37,19 @@ impl Service {
         let observer: Arc<dyn Observer> = Arc::new(metrics.clone());
         let (feed, rules) = open_feed(observer.clone())?;
         let store = Arc::new(tidegate_data_dir::open(&settings.data_dir, settings.workers)?);
-        let authority = Arc::new(Authority::new(store.clone(), rules, settings.modes, observer)?);
-        let replies = Arc::new(settings.replies.clone());
-        Ok(Service { authority, feed, store, metrics, replies })
+        let (local, modes) = (store.clone(), settings.modes);
+        let shared = settings.shared.as_ref().map(SharedCounters::open).transpose()?;
+        let authority = match &shared {
+            None => Authority::new(local, rules, modes, observer)?,
+            Some(shared) => Authority::with_shared(local, shared.shared(), rules, modes, observer)?,
+        };
+        let (authority, replies) = (Arc::new(authority), Arc::new(settings.replies.clone()));
+        Ok(Service { authority, feed, store, shared, metrics, replies })
+    }
+
+    /// Whether servers of shared counters answer; none if there are none. Must be called in a runtime.
+    pub(crate) fn shared_health(&self) -> Option<SharedHealth> {
+        self.shared.as_ref().map(SharedCounters::watch)
     }
 
     /// What endpoints of this process share.
@@ -56,28 +68,37 @@ impl Service {
         self.page(Metrics::snapshot)
     }
 
-    fn page(&self, read: fn(&Metrics, &Cluster) -> Snapshot) -> ProcessMetrics {
-        ProcessMetrics { metrics: self.metrics.clone(), store: self.store.clone(), read }
+    fn page(&self, read: Read) -> ProcessMetrics {
+        let (metrics, store, shared) =
+            (self.metrics.clone(), self.store.clone(), self.shared.clone());
+        ProcessMetrics { metrics, store, shared, read }
     }
 }
+
+type Read = fn(&Metrics, &Cluster, Option<SharedCounts>) -> Snapshot;
 
 #[derive(Clone)]
 pub(crate) struct ProcessMetrics {
     metrics: Metrics,
     store: Arc<Cluster>,
-    read: fn(&Metrics, &Cluster) -> Snapshot,
+    shared: Option<SharedCounters>,
+    read: Read,
 }
 
 impl ProcessMetrics {
     pub(crate) async fn snapshot(&self) -> anyhow::Result<Snapshot> {
-        let ProcessMetrics { metrics, store, read } = self.clone();
-        Ok(tokio::task::spawn_blocking(move || read(&metrics, &store)).await?)
+        let page = self.clone();
+        Ok(tokio::task::spawn_blocking(move || page.read()).await?)
+    }
+
+    fn read(&self) -> Snapshot {
+        (self.read)(&self.metrics, &self.store, self.shared.as_ref().map(SharedCounters::counts))
     }
 }
 
 impl MetricsPage for ProcessMetrics {
     async fn page(&self) -> anyhow::Result<String> {
-        let ProcessMetrics { metrics, store, read } = self.clone();
-        Ok(tokio::task::spawn_blocking(move || read(&metrics, &store).text()).await?)
+        let page = self.clone();
+        Ok(tokio::task::spawn_blocking(move || page.read().text()).await?)
     }
 }

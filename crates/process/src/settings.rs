@@ -1,6 +1,7 @@
 //! All settings, checked by the caller.
 
 use crate::logging::LogSettings;
+use crate::shared::SharedSettings;
 use tidegate_authority::Modes;
 use tidegate_servers::{Address, Replies, frs, rls};
 
@@ -12,6 +13,8 @@ pub const WORKERS_MAX: u16 = 30;
 pub struct Settings {
     pub data_dir: tidegate_data_dir::Settings,
     pub modes: Modes,
+    /// None if counters are of this machine alone.
+    pub shared: Option<SharedSettings>,
     /// Addresses of the rate limit service.
     pub grpc: Vec<Address>,
     pub http: Address,

@@ -21,7 +21,8 @@ pub(crate) async fn serve(settings: &Settings, service: &Service) -> anyhow::Res
     let (store_watch, store) =
         tidegate_data_dir::maintain(service.store.clone(), settings.data_dir.sync_interval);
     let draining = watch::Sender::new(false);
-    let health = Health { draining: draining.subscribe(), store, workers: None };
+    let shared = service.shared_health();
+    let health = Health { draining: draining.subscribe(), store, workers: None, shared };
     let shared = service.shared(health, Overload::start());
     let services = DecisionServices::new(&shared, settings)?;
     for address in &addresses {

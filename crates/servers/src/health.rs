@@ -11,6 +11,17 @@ pub struct Health {
     pub store: watch::Receiver<StoreHealth>,
     /// The number of worker processes that serve; none if this process serves by itself.
     pub workers: Option<watch::Receiver<usize>>,
+    /// None if no machine shares the counters.
+    pub shared: Option<SharedHealth>,
+}
+
+/// Whether a server of shared counters answers.
+#[derive(Debug, Clone)]
+pub struct SharedHealth {
+    /// Why none does.
+    pub cause: watch::Receiver<Option<String>>,
+    /// Whether that makes the process unhealthy: it decides, but not with all machines.
+    pub fails: bool,
 }
 
 impl Health {
@@ -21,6 +32,10 @@ impl Health {
         }
         if self.workers.as_ref().is_some_and(|serving| *serving.borrow() == 0) {
             return Some("no worker process serves");
+        }
+        let is_apart = |shared: &SharedHealth| shared.fails && shared.cause.borrow().is_some();
+        if self.shared.as_ref().is_some_and(is_apart) {
+            return Some("no server of the shared counters answers");
         }
         match self.store.borrow().files {
             FileState::Damaged => Some("a file of the counters was cut short or changed"),
@@ -41,6 +56,10 @@ impl Health {
         if store.is_unsaved {
             causes.push("the last snapshot could not be written".to_owned());
         }
+        let apart = self.shared.as_ref().and_then(|shared| shared.cause.borrow().clone());
+        causes.extend(
+            apart.map(|cause| format!("no server of the shared counters answers: {cause}")),
+        );
         (!causes.is_empty()).then(|| causes.join("; "))
     }
 }

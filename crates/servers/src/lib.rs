@@ -22,7 +22,7 @@ pub mod rls;
 mod shared;
 
 pub use address::{Address, Listener};
-pub use health::Health;
+pub use health::{Health, SharedHealth};
 pub use overload::Overload;
 pub use replies::{HeaderNames, Replies};
 pub use shared::Shared;

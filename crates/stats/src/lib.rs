@@ -9,9 +9,11 @@
 mod counter;
 mod metrics;
 mod rule_counters;
+mod shared;
 mod snapshot;
 mod store;
 
 pub use metrics::Metrics;
+pub use shared::SharedCounts;
 pub use snapshot::Snapshot;
 pub use store::store_help;

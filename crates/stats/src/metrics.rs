@@ -2,12 +2,13 @@
 
 use crate::counter::{Counter, CounterFamily};
 use crate::rule_counters::RuleMetrics;
+use crate::shared::{SharedCounts, SharedMetrics};
 use crate::snapshot::{Family, Kind, Number, Snapshot, labels};
 use crate::store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tidegate_authority::{LimitObserver, Observer, Undecided};
+use tidegate_authority::{Failure, LimitObserver, Observer, Undecided};
 use tidegate_core::Verdict;
 use tidegate_limits::Rules;
 use tidegate_store::{Cluster, UpdateError};
@@ -29,6 +30,7 @@ type FixedFamily = CounterFamily<&'static str>;
 pub struct Metrics {
     rules: RuleMetrics,
     answers: Answers,
+    shared: SharedMetrics,
     global_shadow_mode: Counter,
     domain_not_found: Counter,
     undecided: FixedFamily,
@@ -44,21 +46,22 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// All values of this process now.
-    pub fn snapshot(&self, store: &Cluster) -> Snapshot {
+    /// All values of this process now. `shared` is of the engine of shared counters, if there is one.
+    pub fn snapshot(&self, store: &Cluster, shared: Option<SharedCounts>) -> Snapshot {
         let mut families: Vec<Family> = self.rules.families().into();
         families.extend(self.call_families());
         families.extend(self.refusal_families());
         families.extend(self.config_families());
         families.push(self.http_family());
         families.push(store::blocked_seconds(store));
+        families.extend(shared.iter().flat_map(|counts| self.shared.families(counts)));
         Snapshot { families }
     }
 
     /// All values of this process now, and the counts that the store keeps for all processes. Takes milliseconds,
     /// as the store is scanned.
-    pub fn snapshot_with_store(&self, store: &Cluster) -> Snapshot {
-        let mut snapshot = self.snapshot(store);
+    pub fn snapshot_with_store(&self, store: &Cluster, shared: Option<SharedCounts>) -> Snapshot {
+        let mut snapshot = self.snapshot(store, shared);
         snapshot.families.extend(store::families(store));
         snapshot
     }
@@ -178,6 +181,23 @@ impl Observer for Metrics {
         self.undecided.counter(&cause_of(error)).inc();
     }
 
+    fn refilled(&self, tokens: u64) {
+        self.shared.refills.inc();
+        self.shared.taken.inc_by(tokens);
+    }
+
+    fn gave_back(&self, tokens: u64) {
+        self.shared.returned.inc_by(tokens);
+    }
+
+    fn shared_failed(&self, _error: &Undecided) {
+        self.shared.failed.inc();
+    }
+
+    fn decided_without(&self, failure: Failure) {
+        self.shared.decided_without(failure);
+    }
+
     fn shed(&self, endpoint: &'static str) {
         self.shed.counter(&endpoint).inc();
     }
@@ -212,7 +232,11 @@ impl Observer for Metrics {
 
 /// The label for a cause.
 fn cause_of(error: &Undecided) -> &'static str {
-    let Undecided::Store(error) = error else { return "other" };
+    let error = match error {
+        Undecided::Store(error) => error,
+        Undecided::Unreachable { .. } => return "unreachable",
+        _ => return "other",
+    };
     match error {
         UpdateError::Busy { .. } => "busy",
         UpdateError::Crowded { .. } => "crowded",

@@ -15,6 +15,7 @@ use crate::answer::Decided;
 use crate::applied::{Replaced, match_streams};
 use crate::authority::Authority;
 use crate::counters::Undecided;
+use crate::holdings::{Next, Round, Takes};
 use crate::plan::{DECISIONS, Plan, Words};
 use smallvec::SmallVec;
 use tidegate_core::{
@@ -99,17 +100,21 @@ impl Authority {
         lease: Option<&LeaseRequest>,
         now: Timestamp,
     ) -> Result<Answer, Undecided> {
-        let (limits, seed) = (self.limits.load(), self.counters.seed());
+        let limits = self.limits.load();
         let matched = match_streams(&limits.rules, request, &debit.streams);
         if matched.without_domain > 0 {
             self.observer.domain_not_found(matched.without_domain);
         }
-        let mut plan = Plan::of(&matched.each, request, self.modes, seed, now);
+        let site = self.site(&limits, &matched, request);
+        let mut round = Round::new(&site, Takes::Each, now);
+        let (now, seed) = (round.now, site.counters.seed());
+        let mut plan = site.plan(&matched.each, request, self.modes, now);
         let has_room = self.debit_room.left(now) > 0;
-        let sequence = Sequence { debit, key: plan.keys.len(), has_room, now };
+        let key = plan.keys.len();
         plan.keys.push(debits_key(seed, debit.sequence));
         let keys = plan.keys.len();
         let ttl = lease.and_then(|lease| self.modes.lease_ttl_for(lease));
+        let ttl = ttl.filter(|_| !site.is_shared());
         let mut leasing = ttl.zip(lease).map(|(ttl, lease)| {
             let mut leasing = Leasing::new(lease, ttl, seed, &plan);
             if matched.replaced == Replaced::Nothing {
@@ -122,9 +127,17 @@ impl Authority {
         let mut record_changes = SmallVec::<[RoomChange; 2]>::new();
         let (mut counted, mut verdict) = (Counted::Now, Verdict::Deny);
         let mut decisions = DECISIONS.take();
-        loop {
+        let now = loop {
+            let now = round.now;
+            let sequence = Sequence { debit, key, has_room, now };
             let mut update = |entries: &mut Entries<'_>| {
                 let mut words = plan.read(entries);
+                let ahead = |descriptor| {
+                    leasing.as_ref().map(|leasing| leasing.demand(descriptor)).unwrap_or_default()
+                };
+                if round.lacks_tokens(&site, &plan, &mut words, ahead) {
+                    return;
+                }
                 let asks;
                 (counted, asks) = sequence.asks(&plan, &words, entries, &mut record_changes);
                 verdict = charge_each(&mut words, &asks, now, &mut decisions);
@@ -142,16 +155,23 @@ impl Authority {
                     };
                     leasing.grant_offers(&plan, &mut update, Verdicts::Single, decisions.all());
                 }
+                round.note_low(&site, &plan, &mut words);
                 plan.write(entries, &mut words, &keep_until);
             };
-            match (self.counters.update(&plan.keys, now, &mut update).await, &mut leasing) {
+            let updated = site.counters.update(&plan.keys, now, &mut update).await;
+            let updated = match (updated, &mut leasing) {
                 // The records of leases are dropped before the debit is.
                 (Err(error), Some(leasing)) if error.is_too_large() && plan.keys.len() > keys => {
                     leasing.withdraw(&mut plan, keys);
+                    continue;
                 }
-                (updated, _) => break updated?,
+                (updated, _) => updated,
+            };
+            match round.next(&site, &plan, updated).await? {
+                Next::Again => {}
+                Next::Done | Next::Without => break now,
             }
-        }
+        };
         let decided = Decided::new(&limits, request, &matched, decisions.all(), now);
         let answer = match counted {
             Counted::Before => Answer { verdict, statuses: decided.statuses(), metadata: None },

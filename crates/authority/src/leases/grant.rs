@@ -14,12 +14,13 @@ use crate::answer::Decided;
 use crate::applied::{Applied, MatchedLimits, Replaced};
 use crate::authority::Authority;
 use crate::counters::Undecided;
+use crate::holdings::{Next, Round, Takes};
 use crate::plan::{DECISIONS, EXPIRY_SLACK, Ends, Plan, Words};
 use smallvec::SmallVec;
 use std::ops::Range;
 use tidegate_core::{
     Answer, Charge, Decision, Demand, DeniedHits, Descriptor, Direction, Enforcement, Hits, Lease,
-    LeaseRequest, Nanos, Outcome, Request, Status, Timestamp, Verdict, decide, decide_all,
+    LeaseRequest, Nanos, Outcome, Quota, Request, Status, Timestamp, Verdict, decide, decide_all,
     lease_tokens,
 };
 use tidegate_store::{Entries, Room};
@@ -90,20 +91,27 @@ impl Authority {
         let ttl = self.modes.lease_ttl_for(ask);
         let (limits, seed) = (self.limits.load(), self.counters.seed());
         let matched = self.matched(&limits, request);
-        let mut plan = Plan::of(&matched.each, request, self.modes, seed, now);
+        let site = self.site(&limits, &matched, request);
+        let mut round = Round::new(&site, Takes::Together, now);
+        let mut plan = site.plan(&matched.each, request, self.modes, round.now);
         let counter_keys = plan.keys.len();
         let mut leasing = Leasing::new(ask, ttl.unwrap_or(Nanos::ZERO), seed, &plan);
         let mut granted = Granted::nothing(request);
-        let may_lease = ttl.is_some() && matched.replaced == Replaced::Nothing;
+        let may_lease = ttl.is_some() && matched.replaced == Replaced::Nothing && !site.is_shared();
         if may_lease {
             let (room, denials) = (self.lease_room.left(now), &limits.denials);
             leasing.offer(&mut plan, request, &matched, room, denials);
         }
         let (mut verdict, mut decisions) = (Verdict::Deny, DECISIONS.take());
-        loop {
+        let now = loop {
+            let now = round.now;
             let mut update = |entries: &mut Entries<'_>| {
                 let mut words = plan.read(entries);
-                verdict = decide_all(&mut words, &plan.asks, now, &mut decisions);
+                let ahead = |descriptor| leasing.demand(descriptor);
+                if round.lacks_tokens(&site, &plan, &mut words, ahead) {
+                    return;
+                }
+                verdict = decide_all(&mut words, round.asks(&plan), now, &mut decisions);
                 let mut keep_until = plan.keep_until(decisions.all());
                 leasing.grant_offers(
                     &plan,
@@ -117,15 +125,28 @@ impl Authority {
                     Verdicts::Joint(verdict),
                     decisions.all(),
                 );
+                round.note_low(&site, &plan, &mut words);
                 plan.write(entries, &mut words, &keep_until);
             };
-            match self.counters.update(&plan.keys, now, &mut update).await {
+            let updated = match site.counters.update(&plan.keys, now, &mut update).await {
                 // The records of leases are dropped before the request is.
                 Err(error) if error.is_too_large() && plan.keys.len() > counter_keys => {
                     leasing.withdraw(&mut plan, counter_keys);
+                    continue;
                 }
-                updated => break updated?,
+                updated => updated,
+            };
+            match round.next(&site, &plan, updated).await? {
+                Next::Done => break now,
+                Next::Again => {}
+                Next::Without => {
+                    verdict = round.decide_without(&site, &plan, &mut decisions);
+                    break now;
+                }
             }
+        };
+        if verdict == Verdict::Deny && round.has_refilled() {
+            round.denied(&site, &plan);
         }
         self.lease_room.apply(&granted.room_changes);
         if verdict == Verdict::Allow && may_lease {
@@ -193,6 +214,12 @@ impl<'a> Leasing<'a> {
         }
     }
 
+    /// What the client wants beyond the hits of the request.
+    pub(super) fn demand(&self, descriptor: usize) -> Demand {
+        let of = |numbers: &[u64]| numbers.get(descriptor).copied().unwrap_or(0);
+        Demand { waiting: of(&self.ask.waiting), wanted: of(&self.ask.wanted) }
+    }
+
     /// Offers nothing, so that the plan has no more than its first `keys`.
     pub(super) fn withdraw(&mut self, plan: &mut Plan<'_>, keys: usize) {
         plan.keys.truncate(keys);
@@ -219,8 +246,7 @@ impl<'a> Leasing<'a> {
             if asks.is_empty() || !is_leasable(plan, &asks, applied, descriptor) {
                 continue;
             }
-            let of = |numbers: &[u64]| numbers.get(index).copied().unwrap_or(0);
-            let demand = Demand { waiting: of(&self.ask.waiting), wanted: of(&self.ask.wanted) };
+            let demand = self.demand(index);
             let most = plan.asks[asks.clone()]
                 .iter()
                 .map(|ask| lease_tokens(u64::MAX, ask.quota.capacity(), 1, demand));
@@ -311,9 +337,10 @@ impl<'a> Leasing<'a> {
             }
             let state = &mut update.words[ask.state.clone()];
             let left = decide(state, ask.quota, Charge::PEEK, now).remaining;
+            let left = ask.quota.chargeable(state, left, now);
             let proxies = users[*counter]?.active();
             tokens = tokens.min(lease_tokens(left, ask.quota.capacity(), proxies, offer.demand));
-            until = until.min(ask.quota.spendable_until(state, now));
+            until = until.min(ask.quota.next_spendable_until(state, now));
         }
         let time_left = until.saturating_since(now);
         let record = update.entries.get(record_key);
@@ -336,6 +363,10 @@ impl<'a> Leasing<'a> {
             debug_assert!(decision.is_allow());
             let keep_until = &mut update.keep_until[*counter];
             *keep_until = decision.keep_until.as_nanos().max(*keep_until);
+            if let Quota::Held(..) = ask.quota {
+                // Tokens come back to a holding, even if it is empty.
+                *keep_until = until.as_nanos().max(*keep_until);
+            }
             let window_end = ask.quota.spendable_until(state, now);
             digest = digest.with(self.seed, plan.counters[*counter].hash, window_end);
             charged_at = charged_at.min(ask.quota.effective_time(state, now));
@@ -371,7 +402,8 @@ impl<'a> Leasing<'a> {
                 let is_held =
                     users[plan.counter_of_ask[index]].is_some_and(|users| users.held_until() > now);
                 let most = if is_held { DENIAL_MAX_WHILE_HELD } else { DENIAL_MAX };
-                denied_for = denied_for.max(retry_after.min(most));
+                let certain = ask.quota.denied_for(state, 1, retry_after, now);
+                denied_for = denied_for.max(certain.min(most));
             }
         }
         let valid_until = Lease::deadline(denied_for, self.ask.clock)?;

@@ -79,7 +79,9 @@ impl Authority {
     ) -> Result<Answer, Undecided> {
         let (limits, seed) = (self.limits.load(), self.counters.seed());
         let matched = match_limits(&limits.rules, request);
-        let mut plan = Plan::of(&matched.each, request, self.modes, seed, now);
+        let site = self.holdings_site(&limits);
+        let now = site.now(now);
+        let mut plan = site.plan(&matched.each, request, self.modes, now);
         let first_record = plan.keys.len();
         let ids = request.descriptors.iter().zip(&back.leases);
         plan.keys.extend(ids.map(|(_, id)| record_key(seed, *id)));
@@ -107,6 +109,9 @@ impl Authority {
         };
         self.counters.update(&plan.keys, now, &mut update).await?;
         self.lease_room.apply(&taken.room_changes);
+        if taken.tokens.iter().any(|tokens| *tokens > 0) {
+            site.watch(&plan);
+        }
         let decided = Decided::new(&limits, request, &matched, &taken.decisions, now);
         let returned = taken.tokens.iter().enumerate().filter(|(_, tokens)| **tokens > 0);
         for (index, tokens) in returned {

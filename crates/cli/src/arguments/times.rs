@@ -59,6 +59,18 @@ pub(super) fn timeout(text: &str) -> Parsed<Duration> {
     within(text, range, "expected a time from 10ms to 1d, such as 10s")
 }
 
+/// How long a server of shared counters may take. A client waits meanwhile.
+pub(super) fn answer(text: &str) -> Parsed<Duration> {
+    let range = Duration::from_millis(1)..=Duration::from_secs(60);
+    within(text, range, "expected a time from 1ms to 60s, such as 100ms")
+}
+
+/// By how much keys of shared counters expire later.
+pub(super) fn jitter(text: &str) -> Parsed<Duration> {
+    let range = Duration::ZERO..=Duration::from_secs(86_400);
+    within(text, range, "expected a time from 0s to 1d, such as 10s")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

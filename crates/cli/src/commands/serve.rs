@@ -15,7 +15,7 @@ use tidegate_store::Eviction;
 
 /// Serves until a signal stops it. `notices` are about the environment.
 pub(crate) fn run(options: &ServeOptions, notices: &Notices) -> anyhow::Result<()> {
-    let settings = settings(options);
+    let settings = settings(options)?;
     let open_feed: &OpenFeed<'_> = &|copy, observer| {
         let feed = &feed_settings(options)?;
         let (feed, rules) = match copy {
@@ -30,7 +30,16 @@ pub(crate) fn run(options: &ServeOptions, notices: &Notices) -> anyhow::Result<(
     tidegate_process::start_log(&settings.log)?;
     notices.log();
     log_unleased(options);
+    log_authority(options)?;
     tidegate_process::serve(&settings, open_feed)
+}
+
+/// Logs what of the options of shared counters has no effect.
+fn log_authority(options: &ServeOptions) -> anyhow::Result<()> {
+    if options.authority.per_second_settings()?.is_some() {
+        tracing::warn!("limits per second are counted in the servers of --authority, too");
+    }
+    Ok(())
 }
 
 /// Logs that answers which carry more than a decision keep clients from holding leases: each request makes a call.
@@ -45,10 +54,11 @@ fn log_unleased(options: &ServeOptions) {
     }
 }
 
-fn settings(options: &ServeOptions) -> Settings {
-    Settings {
+fn settings(options: &ServeOptions) -> anyhow::Result<Settings> {
+    Ok(Settings {
         data_dir: data_dir_settings(&options.store),
         modes: modes(options),
+        shared: options.authority.settings()?,
         grpc: options.grpc.clone(),
         http: options.http.clone(),
         frs_address: options.frs.address.clone(),
@@ -68,7 +78,7 @@ fn settings(options: &ServeOptions) -> Settings {
         },
         workers: options.workers.count,
         takeover: options.workers.takeover,
-    }
+    })
 }
 
 fn data_dir_settings(options: &StoreOptions) -> tidegate_data_dir::Settings {

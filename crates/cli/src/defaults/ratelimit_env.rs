@@ -3,9 +3,11 @@
 //!
 //! Names that other programs use as well (`HOST`, `PORT`, `LOG_LEVEL`, `REDIS_URL` and the like) count only
 //! next to a name of envoyproxy/ratelimit alone, such as `RUNTIME_ROOT` or `GRPC_PORT`. Only `GRPC_HOST` and
-//! `HOST` make a server listen beyond loopback. docs/reference/envoyproxy-ratelimit.md has the whole table.
+//! `HOST` make a server listen beyond loopback. `authority` reads where shared counters are. docs/reference/envoyproxy-ratelimit.md has the whole table.
 
+mod authority;
 mod ignored;
+mod servers;
 mod values;
 
 use super::FlagDefault;
@@ -43,12 +45,22 @@ const OWN_NAMES: [&str; 22] = [
 const SHARED_NAMES: [&str; 6] =
     ["HOST", "PORT", "LOG_LEVEL", "LOG_FORMAT", "SHADOW_MODE", "QUOTA_MODE"];
 
+/// Every variable that is known.
+#[cfg(test)]
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    let ignored = IGNORED.iter().flat_map(|(_, names, _)| names.iter().copied());
+    let of_servers = authority::OWN_NAMES.into_iter().chain(authority::SHARED_NAMES);
+    OWN_NAMES.into_iter().chain(SHARED_NAMES).chain(of_servers).chain(ignored)
+}
+
 /// The options of an environment.
 #[derive(Debug, Default)]
 pub(crate) struct RatelimitEnv {
     defaults: Vec<FlagDefault>,
     warnings: Vec<Warning>,
     mistakes: Vec<String>,
+    /// Those about servers of shared counters.
+    authority_mistakes: Vec<String>,
 }
 
 /// A variable without effect.
@@ -72,8 +84,10 @@ impl RatelimitEnv {
         let ignored = || {
             IGNORED.iter().flat_map(|(kind, names, _)| names.iter().map(move |name| (*kind, *name)))
         };
-        let own = OWN_NAMES.into_iter().map(|name| (NameKind::Own, name));
-        let shared = SHARED_NAMES.into_iter().map(|name| (NameKind::Shared, name));
+        let own = OWN_NAMES.into_iter().chain(authority::OWN_NAMES);
+        let own = own.map(|name| (NameKind::Own, name));
+        let shared = SHARED_NAMES.into_iter().chain(authority::SHARED_NAMES);
+        let shared = shared.map(|name| (NameKind::Shared, name));
         let mut has_own = false;
         for (kind, name) in own.chain(shared).chain(ignored()) {
             // An empty variable counts as not set.
@@ -105,11 +119,16 @@ impl RatelimitEnv {
         &self.mistakes
     }
 
+    /// Those about servers of shared counters, which matter only where no flag names them.
+    pub(crate) fn authority_mistakes(&self) -> &[String] {
+        &self.authority_mistakes
+    }
+
     /// What to log; `is_default` says whether a flag has its default.
     pub(crate) fn notices(&self, is_default: impl Fn(&str) -> bool) -> Notices {
         let used = self.defaults.iter().filter(|default| is_default(default.id)).map(|default| {
             let flag = default.id.replace('_', "-");
-            (default.source, format!("--{flag} {}", default.value))
+            (default.source, format!("--{flag} {}", default.shown()))
         });
         Notices { used: used.collect(), warnings: self.warnings.clone() }
     }
@@ -118,6 +137,7 @@ impl RatelimitEnv {
         self.read_addresses(set);
         self.read_limits(set);
         self.read_tls(set);
+        self.read_authority(set);
         let parsers: [(&str, &str, values::Parser); 12] = [
             ("MERGE_DOMAIN_CONFIG", "merge_domains", values::switch),
             ("SHADOW_MODE", "shadow_mode", values::switch),

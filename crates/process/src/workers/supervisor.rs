@@ -51,13 +51,15 @@ pub(crate) async fn serve(
     let (store_watch, store) =
         tidegate_data_dir::maintain(service.store.clone(), settings.data_dir.sync_interval);
     let draining = watch::Sender::new(false);
+    let shared = service.shared_health();
     let (mut http, overload) = (Endpoints::new(), Overload::start());
     for address in addresses.iter().filter(|address| address.endpoint == Endpoint::Http) {
         for listener in address.listeners()? {
             let (draining, store) = (draining.subscribe(), store.clone());
-            let health = Health { draining, store, workers: Some(table.serving()) };
-            let shared = service.shared(health, overload.clone());
-            http.open_http(Http::new(shared, SummedMetrics(table.clone())), listener);
+            let workers = Some(table.serving());
+            let health = Health { draining, store, workers, shared: shared.clone() };
+            let parts = service.shared(health, overload.clone());
+            http.open_http(Http::new(parts, SummedMetrics(table.clone())), listener);
         }
     }
     if workers.serving(&mut signals, &table).await.is_none() {

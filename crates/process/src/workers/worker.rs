@@ -106,7 +106,8 @@ async fn serve_all(
     let (mut incoming, outgoing) = channel.split()?;
     let (store_watch, store) = tidegate_data_dir::maintain(service.store.clone(), None);
     let draining = watch::Sender::new(false);
-    let health = Health { draining: draining.subscribe(), store, workers: None };
+    let shared = service.shared_health();
+    let health = Health { draining: draining.subscribe(), store, workers: None, shared };
     let shared = service.shared(health, Overload::start());
     let services = DecisionServices::new(&shared, settings)?;
     let mut endpoints = Endpoints::new();

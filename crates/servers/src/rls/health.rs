@@ -4,7 +4,7 @@
 //! and the name of the rate limit service.
 
 use super::messages::{HealthCheckRequest, HealthCheckResponse, ServingStatus};
-use crate::health::Health;
+use crate::health::{Health, SharedHealth};
 use prost::Message;
 use std::future::pending;
 use tidegate_grpc::server::Outcome;
@@ -50,6 +50,7 @@ pub(super) async fn publish_state(
             },
             () = changed_or_pending(&mut health.draining) => {}
             () = changed_or_pending(&mut health.store) => {}
+            () = shared_changed(&mut health.shared) => {}
         }
     }
 }
@@ -58,6 +59,13 @@ pub(super) async fn publish_state(
 async fn changed_or_pending<T>(watched: &mut watch::Receiver<T>) {
     if watched.changed().await.is_err() {
         pending::<()>().await;
+    }
+}
+
+async fn shared_changed(shared: &mut Option<SharedHealth>) {
+    match shared {
+        Some(shared) => changed_or_pending(&mut shared.cause).await,
+        None => pending().await,
     }
 }
 
@@ -133,7 +141,7 @@ mod tests {
         Process {
             draining,
             store,
-            health: Health { draining: is_draining, store: is_store, workers: None },
+            health: Health { draining: is_draining, store: is_store, workers: None, shared: None },
         }
     }
 

@@ -12,8 +12,6 @@ pub(super) enum NameKind {
 /// Names with the same advice.
 type Group = (NameKind, &'static [&'static str], &'static str);
 
-const NO_REDIS: &str = "there is no Redis; counters live in --data-dir";
-const NO_MEMCACHE: &str = "there is no Memcached; counters live in --data-dir";
 const NO_XDS: &str = "limits do not come by xDS; write them to files, and set --limits";
 const NO_STATSD: &str = "nothing is sent to statsd; scrape /metrics at --http";
 const NO_TRACES: &str = "no traces are exported; set --log debug to see what is refused and why";
@@ -22,69 +20,28 @@ pub(super) const IGNORED: &[Group] = &[
     (
         NameKind::Own,
         &[
-            "REDIS_SOCKET_TYPE",
-            "REDIS_TYPE",
-            "REDIS_POOL_SIZE",
-            "REDIS_TLS_CLIENT_CERT",
-            "REDIS_TLS_CLIENT_KEY",
-            "REDIS_TLS_CACERT",
-            "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
             "REDIS_PIPELINE_WINDOW",
             "REDIS_PIPELINE_LIMIT",
             "REDIS_CLUSTER_PIPELINE_PARALLELISM",
-            "REDIS_PERSECOND",
-            "REDIS_PERSECOND_SOCKET_TYPE",
-            "REDIS_PERSECOND_TYPE",
-            "REDIS_PERSECOND_URL",
-            "REDIS_PERSECOND_POOL_SIZE",
-            "REDIS_PERSECOND_AUTH",
-            "REDIS_PERSECOND_TLS",
-            "REDIS_PERSECOND_SENTINEL_AUTH",
             "REDIS_PERSECOND_PIPELINE_WINDOW",
             "REDIS_PERSECOND_PIPELINE_LIMIT",
             "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
-            "REDIS_PERSECOND_TIMEOUT",
-            "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
-            "REDIS_SENTINEL_AUTH",
-            "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
-            "REDIS_POOL_ON_EMPTY_BEHAVIOR",
+        ],
+        "what is due at the same time is sent together, whatever the load",
+    ),
+    (
+        NameKind::Own,
+        &[
             "REDIS_STARTUP_INITIAL_INTERVAL",
             "REDIS_STARTUP_MAX_INTERVAL",
             "REDIS_STARTUP_MAX_ELAPSED_TIME",
         ],
-        NO_REDIS,
-    ),
-    (NameKind::Shared, &["REDIS_URL", "REDIS_AUTH", "REDIS_TLS", "REDIS_TIMEOUT"], NO_REDIS),
-    (
-        NameKind::Own,
-        &[
-            "MEMCACHE_HOST_PORT",
-            "MEMCACHE_MAX_IDLE_CONNS",
-            "MEMCACHE_SRV",
-            "MEMCACHE_SRV_REFRESH",
-            "MEMCACHE_TLS",
-            "MEMCACHE_TLS_CLIENT_CERT",
-            "MEMCACHE_TLS_CLIENT_KEY",
-            "MEMCACHE_TLS_CACERT",
-            "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION",
-        ],
-        NO_MEMCACHE,
-    ),
-    (NameKind::Own, &["BACKEND_TYPE"], "there is one kind of store; counters live in --data-dir"),
-    (
-        NameKind::Own,
-        &["EXPIRATION_JITTER_MAX_SECONDS"],
-        "new counters reuse the memory of expired ones; nothing expires all at once",
+        "connections that fail are made again after 10ms to 5s, for as long as it takes",
     ),
     (
         NameKind::Own,
         &["LOCAL_CACHE_SIZE_IN_BYTES"],
         "all counters are in memory; the filter in Envoy caches denials",
-    ),
-    (
-        NameKind::Own,
-        &["CACHE_KEY_PREFIX"],
-        "counters have no prefix; give separate deployments separate --data-dir",
     ),
     (
         NameKind::Own,

@@ -2,14 +2,14 @@ use super::*;
 use crate::defaults::srv::Srv;
 use crate::defaults::tests::serve_options;
 
-fn environment(set: &[(&'static str, &str)]) -> RatelimitEnv {
+pub(super) fn environment(set: &[(&'static str, &str)]) -> RatelimitEnv {
     RatelimitEnv::read(|name| {
         set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into())
     })
 }
 
 #[track_caller]
-fn defaults(set: &[(&'static str, &str)], expected: &[(&str, &str)]) {
+pub(super) fn defaults(set: &[(&'static str, &str)], expected: &[(&str, &str)]) {
     let environment = environment(set);
     // Set for every such environment; it has a test of its own.
     let others = environment.defaults.iter().filter(|default| default.id != "count_denied");
@@ -17,10 +17,11 @@ fn defaults(set: &[(&'static str, &str)], expected: &[(&str, &str)]) {
         others.map(|default| (default.id, default.value.as_str())).collect();
     assert_eq!(found, expected, "{set:?}");
     assert_eq!(environment.mistakes(), [] as [&str; 0], "{set:?}");
+    assert_eq!(environment.authority_mistakes(), [] as [&str; 0], "{set:?}");
 }
 
 #[track_caller]
-fn warnings(set: &[(&'static str, &str)], expected: &[&str]) {
+pub(super) fn warnings(set: &[(&'static str, &str)], expected: &[&str]) {
     let environment = environment(set);
     let found: Vec<&str> = environment.warnings.iter().map(|warning| warning.name).collect();
     assert_eq!(found, expected, "{set:?}");
@@ -61,8 +62,10 @@ fn shared_names_count_only_next_to_an_own_name() {
     let mut with_own = others.to_vec();
     with_own[2].1 = "WARNING";
     with_own.push(("BACKEND_TYPE", "redis"));
-    defaults(&with_own, &[("http", "0.0.0.0:80"), ("log", "warn"), ("log_format", "json")]);
-    warnings(&with_own, &["REDIS_URL", "BACKEND_TYPE", "DEBUG_PORT"]);
+    let http = ("http", "0.0.0.0:80");
+    let servers = ("authority", "redis://redis:6379");
+    defaults(&with_own, &[http, servers, ("log", "warn"), ("log_format", "json")]);
+    warnings(&with_own, &["DEBUG_PORT"]);
 }
 
 #[test]
@@ -206,7 +209,7 @@ fn invalid_values_are_mistakes_by_name() {
 #[test]
 fn flags_win_over_the_environment_of_another_service() {
     let environment =
-        environment(&[("GRPC_PORT", "9"), ("RUNTIME_ROOT", "/r"), ("REDIS_URL", "x")]);
+        environment(&[("GRPC_PORT", "9"), ("RUNTIME_ROOT", "/r"), ("DEBUG_PORT", "1")]);
     let flags = ["--grpc", "127.0.0.1:7"];
     let (options, notices) = serve_options(&flags, &Srv::default(), &environment);
     assert_eq!(options.grpc, ["127.0.0.1:7".parse().unwrap()]);
@@ -219,8 +222,7 @@ fn flags_win_over_the_environment_of_another_service() {
 /// Every variable in one list only, or it would be used and warned about.
 #[test]
 fn no_name_is_listed_twice() {
-    let ignored = IGNORED.iter().flat_map(|(_, names, _)| names.iter().copied());
-    let mut names: Vec<&str> = OWN_NAMES.into_iter().chain(SHARED_NAMES).chain(ignored).collect();
+    let mut names: Vec<&str> = names().collect();
     let count = names.len();
     names.sort_unstable();
     names.dedup();

@@ -86,14 +86,24 @@ pub(super) fn grace(text: &str) -> Parsed<String> {
 /// As `time.ParseDuration`, in milliseconds; 0 means no end.
 pub(super) fn age(text: &str) -> Parsed<String> {
     const EXPECTED: &str = "a time, such as 24h, 1h30m or 300s, or 0 for no end";
+    match nanos(text).ok_or(EXPECTED)? / 1_000_000 {
+        0 => Ok("off".to_owned()),
+        millis => {
+            let text = format!("{millis}ms");
+            duration::parse(&text).map(|_| text).ok_or(EXPECTED)
+        }
+    }
+}
+
+/// As `time.ParseDuration`.
+pub(super) fn nanos(text: &str) -> Option<u64> {
     if text == "0" {
-        return Ok("off".to_owned());
+        return Some(0);
     }
     let mut total: u64 = 0;
     let mut rest = text;
     while !rest.is_empty() {
-        let number =
-            rest.find(|char: char| !char.is_ascii_digit() && char != '.').ok_or(EXPECTED)?;
+        let number = rest.find(|char: char| !char.is_ascii_digit() && char != '.')?;
         let unit = rest[number..].find(|char: char| char.is_ascii_digit() || char == '.');
         let end = unit.map_or(rest.len(), |unit| number + unit);
         let nanos = match &rest[number..end] {
@@ -103,18 +113,12 @@ pub(super) fn age(text: &str) -> Parsed<String> {
             "s" => 1e9,
             "m" => 60e9,
             "h" => 3_600e9,
-            _ => return Err(EXPECTED),
+            _ => return None,
         };
-        let number: f64 = rest[..number].parse().map_err(|_| EXPECTED)?;
+        let number: f64 = rest[..number].parse().ok()?;
         // A cast saturates.
         total = total.saturating_add((number * nanos) as u64);
         rest = &rest[end..];
     }
-    match total / 1_000_000 {
-        0 => Ok("off".to_owned()),
-        millis => {
-            let text = format!("{millis}ms");
-            duration::parse(&text).map(|_| text).ok_or(EXPECTED)
-        }
-    }
+    Some(total)
 }

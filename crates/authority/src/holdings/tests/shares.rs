@@ -1,0 +1,185 @@
+//! How much of a limit several sidecars admit together, and how many commands that takes.
+
+use super::world::{World, key};
+use tidegate_core::{Descriptor, Entry};
+
+const PER_MINUTE: &str = "- {key: k, rate_limit: {unit: minute, requests_per_unit: 3000}}\n";
+
+#[test]
+fn three_sidecars_admit_nearly_all_of_a_limit_and_never_more() {
+    let mut world = World::new(3, PER_MINUTE);
+    // 20 requests in a millisecond, for three seconds.
+    for millis in 0..3_000 {
+        for request in 0..20 {
+            world.ask((request + millis) % 3, 1, key("v"));
+        }
+        world.pass(1_000);
+        if millis % 250 == 0 {
+            world.tend();
+        }
+    }
+    world.pass(10_000);
+    assert_eq!(world.waiting(), 0);
+    assert_eq!(world.answered.len(), 60_000);
+    let allowed = world.allowed();
+    assert!((2_970..=3_000).contains(&allowed), "{allowed} of 3000");
+    assert!(world.commands() < 1_000, "{} commands", world.commands());
+}
+
+#[test]
+fn all_of_a_small_limit_is_admitted_wherever_it_is_asked_for() {
+    for limit in 1..=12 {
+        let limits =
+            format!("- {{key: k, rate_limit: {{unit: hour, requests_per_unit: {limit}}}}}\n");
+        for first in 0..3 {
+            let mut world = World::new(3, &limits);
+            for request in 0..20 {
+                world.ask((first + request) % 3, 1, key("v"));
+                world.pass(700);
+                world.tend();
+            }
+            world.rest(3_000);
+            for request in 0..3 * limit {
+                world.ask(request % 3, 1, key("v"));
+                world.pass(2_000);
+            }
+            assert_eq!(world.allowed(), limit, "limit {limit}, first {first}");
+        }
+    }
+}
+
+#[test]
+fn small_limits_are_admitted_at_the_same_moment_too() {
+    for limit in 1..=3 {
+        let limits =
+            format!("- {{key: k, rate_limit: {{unit: hour, requests_per_unit: {limit}}}}}\n");
+        let mut world = World::new(3, &limits);
+        for request in 0..3_000 {
+            world.ask(request % 3, 1, key("v"));
+        }
+        world.pass(100_000);
+        assert_eq!((world.allowed(), world.waiting()), (limit, 0));
+        // A first refill, and one for all who came meanwhile.
+        assert!(world.commands() <= 6, "{} commands", world.commands());
+    }
+}
+
+#[test]
+fn thousands_of_requests_wait_for_one_refill() {
+    let mut world =
+        World::new(1, "- {key: k, rate_limit: {unit: hour, requests_per_unit: 100000}}\n");
+    world.ask(0, 1, key("v"));
+    for _ in 0..20_000 {
+        world.ask(0, 1, key("v"));
+    }
+    world.pass(10_000);
+    assert_eq!((world.allowed(), world.waiting()), (20_001, 0));
+    assert_eq!(world.commands(), 2);
+    world.rest(2_000);
+    assert_eq!(world.left(key("v")), 100_000 - 20_001);
+}
+
+#[test]
+fn hot_keys_take_few_commands() {
+    let mut world =
+        World::new(1, "- {key: k, rate_limit: {unit: hour, requests_per_unit: 10000000}}\n");
+    let keys: Vec<_> = (0..1_000).map(|number| key(&format!("v{number}"))).collect();
+    let seconds = 5;
+    let mut asked = 0;
+    // Each key every 10 ms, at its own moment.
+    for step in 0..seconds * 1_000 {
+        for of in keys.iter().skip(step % 10).step_by(10) {
+            world.ask(0, 1, of.clone());
+            asked += 1;
+        }
+        world.pass(1_000);
+        if step % 250 == 0 {
+            world.tend();
+        }
+    }
+    world.pass(10_000);
+    assert_eq!((world.allowed(), world.waiting()), (asked, 0));
+    let commands = world.commands() as f64 / asked as f64;
+    assert!(commands <= 0.02, "{commands} commands a decision");
+}
+
+#[test]
+fn cold_keys_take_a_command_each_and_hold_nothing() {
+    let mut world = World::new(1, PER_MINUTE);
+    for number in 0..2_000 {
+        world.ask(0, 1, key(&format!("v{number}")));
+        world.pass(250);
+    }
+    world.pass(10_000);
+    assert_eq!((world.allowed(), world.commands()), (2_000, 2_000));
+    // One state each: sidecars that hold nothing are no users.
+    assert_eq!(world.server_keys(), 2_000);
+}
+
+#[test]
+fn unused_tokens_come_back() {
+    for limit in [
+        "{unit: day, requests_per_unit: 5000}",
+        "{algorithm: first_hit_window, requests: 5000, period: 1d}",
+        "{algorithm: sliding_window, requests: 5000, period: 1d}",
+        "{algorithm: sliding_buckets, requests: 5000, period: 1d}",
+    ] {
+        let mut world = World::new(3, &format!("- {{key: k, rate_limit: {limit}}}\n"));
+        for request in 0..600 {
+            world.ask(request % 3, 1, key("v"));
+            world.pass(1_000);
+        }
+        let held = 5_000 - 600 - world.left(key("v"));
+        assert!(held > 50, "{held} held of {limit}");
+        world.rest(3_000);
+        assert_eq!(world.allowed(), 600);
+        assert_eq!(world.left(key("v")), 5_000 - 600, "{limit}");
+    }
+}
+
+/// A limit that is over denies by itself. What another limit gave for the denied request goes back.
+#[test]
+fn a_denied_request_takes_nothing() {
+    let limits = "
+- {key: k, rate_limit: {unit: day, requests_per_unit: 1000}}
+- {key: j, rate_limit: {unit: day, requests_per_unit: 5}}
+";
+    let mut world = World::new(2, limits);
+    let both = || {
+        let of = |key: &str| Descriptor::new(vec![Entry::new(key, "v")]);
+        vec![of("k"), of("j")]
+    };
+    for request in 0..400 {
+        world.ask(request % 2, 1, both());
+        world.pass(1_000);
+    }
+    assert_eq!(world.allowed(), 5);
+    let denied = world.answered.last().and_then(|last| last.answer.as_ref().ok());
+    let statuses = &denied.expect("an answer").statuses;
+    let verdicts: Vec<_> = statuses.iter().map(|status| status.verdict).collect();
+    assert_eq!(verdicts, [tidegate_core::Verdict::Allow, tidegate_core::Verdict::Deny]);
+    let commands = world.commands();
+    assert!(commands < 60, "{commands} commands");
+    world.rest(3_000);
+    assert_eq!(world.left(key("v")), 1_000 - 5);
+}
+
+/// The last tokens of a limit would move to a sidecar whose clients ask for more than there is, and stay there.
+#[test]
+fn an_ask_for_more_than_is_left_takes_nothing() {
+    let mut world = World::new(2, "- {key: k, rate_limit: {unit: day, requests_per_unit: 20}}\n");
+    for _ in 0..3 {
+        world.ask(0, 6, key("v"));
+        world.pass(5_000);
+    }
+    world.rest(2_000);
+    assert_eq!((world.allowed(), world.left(key("v"))), (3, 2));
+    for _ in 0..50 {
+        world.ask(0, 6, key("v"));
+        world.pass(5_000);
+    }
+    assert_eq!((world.allowed(), world.left(key("v"))), (3, 2));
+    world.ask(1, 2, key("v"));
+    world.pass(5_000);
+    assert_eq!(world.allowed(), 4);
+}

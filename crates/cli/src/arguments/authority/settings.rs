@@ -1,0 +1,51 @@
+//! Servers of shared counters, as a URL names them.
+
+use anyhow::bail;
+use tidegate_remote::{Address, Credentials};
+
+/// What becomes of requests while no server answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Failure {
+    /// Deny them
+    Deny,
+    /// Allow them, uncounted
+    Allow,
+    /// Decide by the counters of this machine, with its share of each limit
+    Local,
+}
+
+impl From<Failure> for tidegate_authority::Failure {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Deny => tidegate_authority::Failure::Deny,
+            Failure::Allow => tidegate_authority::Failure::Allow,
+            Failure::Local => tidegate_authority::Failure::Local,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Servers {
+    Single(Address),
+    Sentinel { sentinels: Vec<Address>, primary: String },
+    Cluster { nodes: Vec<Address> },
+    Memcached { servers: Vec<Address> },
+}
+
+impl Servers {
+    /// With the user and the password of Sentinels.
+    pub(super) fn with(self, credentials: Credentials) -> anyhow::Result<tidegate_remote::Servers> {
+        Ok(match self {
+            Servers::Single(address) => tidegate_remote::Servers::Single(address),
+            Servers::Sentinel { sentinels, primary } => {
+                tidegate_remote::Servers::Sentinel { sentinels, primary, credentials }
+            }
+            Servers::Cluster { .. } => {
+                bail!(
+                    "--authority: this version cannot use a cluster; name one server or Sentinels"
+                )
+            }
+            Servers::Memcached { .. } => bail!("--authority: this version cannot use memcached"),
+        })
+    }
+}

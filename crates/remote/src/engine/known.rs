@@ -1,0 +1,107 @@
+//! Images that the server had when it last told them.
+//!
+//! Owns a cache of fixed capacity: two generations, the younger of which becomes the older when it is full. An image
+//! that is used moves to the younger. What is forgotten costs its key a second round trip, nothing else.
+
+use crate::image::Image;
+use hashbrown::HashMap;
+use tidegate_core::Timestamp;
+use tidegate_store::Hashed;
+
+/// The images of one generation.
+const GENERATION: usize = 32_768;
+
+/// An image, and when the server had it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) image: Image,
+    pub(crate) at: Timestamp,
+}
+
+#[derive(Debug)]
+pub(crate) struct Known {
+    generation: usize,
+    young: HashMap<Hashed, Seen>,
+    old: HashMap<Hashed, Seen>,
+}
+
+impl Known {
+    pub(crate) fn new() -> Known {
+        Known::with_generations_of(GENERATION)
+    }
+
+    fn with_generations_of(generation: usize) -> Known {
+        Known { generation, young: HashMap::new(), old: HashMap::new() }
+    }
+
+    pub(crate) fn get(&mut self, key: &Hashed) -> Option<&Seen> {
+        if !self.young.contains_key(key) {
+            let seen = self.old.remove(key)?;
+            self.insert(*key, seen);
+        }
+        self.young.get(key)
+    }
+
+    pub(crate) fn insert(&mut self, key: Hashed, seen: Seen) {
+        if self.young.len() >= self.generation && !self.young.contains_key(&key) {
+            // Keeps the table of the one before last, so that memory is allocated twice at most.
+            std::mem::swap(&mut self.young, &mut self.old);
+            self.young.clear();
+        }
+        self.old.remove(&key);
+        self.young.insert(key, seen);
+    }
+
+    pub(crate) fn forget(&mut self, key: &Hashed) {
+        self.young.remove(key);
+        self.old.remove(key);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.young.capacity() + self.old.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(byte: u8) -> Seen {
+        Seen { image: Image::from_slice(&[byte]), at: Timestamp::default() }
+    }
+
+    #[test]
+    fn what_is_used_stays_and_the_rest_is_forgotten() {
+        let mut known = Known::with_generations_of(4);
+        for number in 0..100 {
+            known.insert(Hashed::narrow(number), seen(number as u8));
+            assert_eq!(known.get(&Hashed::narrow(0)), Some(&seen(0)));
+            assert!(known.young.len() + known.old.len() <= 8);
+        }
+        assert_eq!(known.get(&Hashed::narrow(99)), Some(&seen(99)));
+        assert_eq!(known.get(&Hashed::narrow(50)), None);
+    }
+
+    #[test]
+    fn an_image_that_is_replaced_or_forgotten_does_not_come_back() {
+        let mut known = Known::with_generations_of(2);
+        for round in 0..5 {
+            known.insert(Hashed::narrow(1), seen(round));
+            known.insert(Hashed::narrow(2), seen(9));
+            known.insert(Hashed::narrow(3), seen(9));
+            assert_eq!(known.get(&Hashed::narrow(1)), Some(&seen(round)));
+        }
+        known.forget(&Hashed::narrow(1));
+        assert_eq!(known.get(&Hashed::narrow(1)), None);
+    }
+
+    #[test]
+    fn millions_of_keys_take_no_more_memory() {
+        let mut known = Known::new();
+        for number in 0..500_000 {
+            known.insert(Hashed::narrow(number), seen(1));
+        }
+        assert!(known.capacity() <= 4 * GENERATION, "{}", known.capacity());
+    }
+}
