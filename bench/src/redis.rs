@@ -29,6 +29,8 @@ struct Plan {
     rounds: usize,
     /// The length of each load.
     duration: Duration,
+    /// The number of hot keys, each of them as busy in both extents.
+    hot_keys: u64,
     /// Decisions a second on hot keys.
     rate: u64,
     /// Decisions a second where latency is compared: every service can answer as many.
@@ -42,6 +44,7 @@ struct Plan {
 const FULL: Plan = Plan {
     rounds: 3,
     duration: Duration::from_secs(2),
+    hot_keys: 1_000,
     rate: 100_000,
     steady_rate: 5_000,
     // At up to a million a second, in half of the duration, with the warm-up.
@@ -51,6 +54,7 @@ const FULL: Plan = Plan {
 const QUICK: Plan = Plan {
     rounds: 1,
     duration: Duration::from_millis(500),
+    hot_keys: 20,
     rate: 2_000,
     steady_rate: 500,
     capacity: 1_000_000,
@@ -76,7 +80,7 @@ pub(crate) async fn run(extent: Extent) -> anyhow::Result<Vec<Row>> {
         measured.push(figures);
     }
     rows.extend(over::measure(plan, &programs).await?);
-    aims::print(&measured);
+    aims::print(plan, &measured);
     let others = neighbours.report()?;
     rows.push(Row::new(SUITE, "the whole suite", ("cpu_of_others", "share"), others));
     Ok(rows)

@@ -1,24 +1,25 @@
 //! The aims of the suite beside what was measured.
 
-use super::case::{Keys, MANY};
+use super::Plan;
+use super::case::Keys;
 use super::figures::{CaseFigures, Figures};
 use super::server::Software;
 
 /// Prints each aim for which figures were measured.
-pub(super) fn print(measured: &[CaseFigures]) {
-    for aim in lines(measured) {
+pub(super) fn print(plan: &Plan, measured: &[CaseFigures]) {
+    for aim in lines(plan, measured) {
         println!("{aim}");
     }
     println!();
 }
 
-fn lines(measured: &[CaseFigures]) -> Vec<String> {
+fn lines(plan: &Plan, measured: &[CaseFigures]) -> Vec<String> {
     let mut lines = Vec::new();
     for figures in measured {
         let Some(ours) = figures.of(Software::Shared) else { continue };
         match figures.case.keys {
             Keys::Cold => cold(figures, ours, &mut lines),
-            Keys::Hot(MANY) => hot(figures, ours, &mut lines),
+            Keys::Hot(keys) if keys == plan.hot_keys => hot(figures, ours, &mut lines),
             Keys::Hot(_) => {}
         }
         if figures.case.keys != Keys::Cold
@@ -97,6 +98,6 @@ mod tests {
             "cold keys: 0.01 scripts a decision (aim: at most 1)",
             "cold keys: 10.0 times the decisions a second of limitador redis (aim: at least 5)",
         ];
-        assert_eq!(lines(&measured), expected);
+        assert_eq!(lines(&FULL, &measured), expected);
     }
 }

@@ -13,9 +13,6 @@ use tidegate_tests::shared_servers::RedisPrograms;
 /// Nobody is denied.
 const LIMIT: CountedLimit = CountedLimit { requests: 4_000_000_000, seconds: 60 };
 
-/// As many hot keys as a busy service has.
-pub(super) const MANY: u64 = 1_000;
-
 /// More keys than any round has calls.
 const COLD_KEYS: u64 = 100_000_000;
 
@@ -49,10 +46,9 @@ pub(super) fn all(plan: &Plan) -> Vec<Case> {
         Case { name, keys: Keys::Hot(keys), pace, duration: plan.duration }
     };
     vec![
-        hot(MANY, plan.rate),
+        hot(plan.hot_keys, plan.rate),
         hot(1, plan.rate),
-        // As many calls for each key as of many keys.
-        hot(plan.steady_rate * MANY / plan.rate, plan.steady_rate),
+        hot(plan.steady_rate * plan.hot_keys / plan.rate, plan.steady_rate),
         Case {
             name: "cold keys".to_owned(),
             keys: Keys::Cold,
@@ -152,9 +148,9 @@ mod tests {
         ];
         check(&FULL, full);
         let quick = [
-            "1000 hot keys, 2000 a second",
+            "20 hot keys, 2000 a second",
             "one hot key, 2000 a second",
-            "250 hot keys, 500 a second",
+            "5 hot keys, 500 a second",
             "cold keys",
         ];
         check(&QUICK, quick);
