@@ -133,6 +133,8 @@ fn tidegate(
     arguments.extend(["--grpc", &grpc.to_string()].map(OsString::from));
     if let Some(address) = redis {
         arguments.extend(["--authority", &format!("redis://{address}")].map(OsString::from));
+        // Hits that a failure rule allows are not those of the counters.
+        arguments.extend(["--authority-failure", "deny"].map(OsString::from));
     }
     Ok(arguments)
 }
