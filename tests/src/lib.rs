@@ -11,6 +11,7 @@ pub mod burst;
 pub mod certificates;
 pub mod client;
 pub mod command;
+pub mod corpus;
 pub mod decisions;
 pub mod disk;
 pub mod envoy;

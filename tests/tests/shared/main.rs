@@ -1,3 +1,7 @@
-//! Counters that machines share: real servers of them.
+//! Counters that machines share, on real servers.
 
+mod corpus;
+mod counting;
+mod failures;
+mod scene;
 mod servers;

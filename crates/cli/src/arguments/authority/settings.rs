@@ -10,7 +10,7 @@ pub(crate) enum Failure {
     Deny,
     /// Allow them, uncounted
     Allow,
-    /// Decide by the counters of this machine, with its share of each limit
+    /// Allow this sidecar's share of each limit, which is charged when a server answers again
     Local,
 }
 

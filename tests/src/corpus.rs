@@ -1,0 +1,239 @@
+//! The conformance cases over the wire, up to where the clock of a test would move or limits change. The authority's
+//! own tests run them in full.
+//!
+//! Sidecars are real, one for each set of flags, and each case has domains of its own there. Where a window turns
+//! during a case, its counts begin anew. Such a case runs again on a sidecar of its own, but only
+//! if the time to the reset, in the answer that differs, shows that the window opened after the case began.
+
+use crate::artifacts;
+use crate::rls::Rls;
+use crate::service::Service;
+use anyhow::ensure;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tidegate_wire::Kind;
+use tidegate_wire::rls::{DescriptorStatus, RateLimit, RateLimitResponse, RateLimitUnit};
+use tidegate_wire::testing::{Ask, Case, Step, Times, cases_in, limits_files};
+use tokio::task::{JoinSet, LocalSet};
+
+/// More flags for each sidecar, by its number.
+pub type MoreFlags = Rc<dyn Fn(usize) -> Vec<String>>;
+
+/// Runs every case on sidecars with these flags, besides its own. Those that `differ`, by their titles, fail.
+///
+/// # Errors
+/// With all other cases that fail, or the first of these that does not.
+pub async fn holds_over_the_wire(more: MoreFlags, differ: &[&str]) -> anyhow::Result<()> {
+    let cases = cases_in(&artifacts::root().join("crates/authority/conformance"))?;
+    let mut by_flags: BTreeMap<Vec<String>, Vec<Case>> = BTreeMap::new();
+    for case in cases {
+        by_flags.entry(case.flags.clone()).or_default().push(case);
+    }
+    let sidecars = Sidecars { more, started: Cell::new(0) };
+    let mut failed = LocalSet::new().run_until(all(by_flags, Rc::new(sidecars))).await?;
+    for title in differ {
+        let before = failed.len();
+        failed.retain(|failure| failure.lines().next() != Some(title));
+        ensure!(failed.len() < before, "the case {title:?} does not differ any more");
+    }
+    ensure!(failed.is_empty(), "{} cases fail:\n\n{}", failed.len(), failed.join("\n\n"));
+    Ok(())
+}
+
+/// Starts sidecars.
+struct Sidecars {
+    more: MoreFlags,
+    started: Cell<usize>,
+}
+
+/// What failed of all cases.
+async fn all(
+    by_flags: BTreeMap<Vec<String>, Vec<Case>>,
+    sidecars: Rc<Sidecars>,
+) -> anyhow::Result<Vec<String>> {
+    let mut sets = JoinSet::new();
+    for cases in by_flags.into_values() {
+        sets.spawn_local(failures(cases, sidecars.clone()));
+    }
+    let mut failed = Vec::new();
+    while let Some(set) = sets.join_next().await {
+        failed.extend(set??);
+    }
+    Ok(failed)
+}
+
+/// Runs these cases, which have the same flags, at once on one sidecar, and returns what failed.
+async fn failures(cases: Vec<Case>, sidecars: Rc<Sidecars>) -> anyhow::Result<Vec<String>> {
+    let service = Rc::new(sidecars.start(&cases).await?);
+    let mut running = JoinSet::new();
+    for case in cases {
+        let (service, sidecars) = (service.clone(), sidecars.clone());
+        running.spawn_local(async move {
+            let mut held = holds(&service.rls, &case).await;
+            if matches!(held, Err(Failure::WindowTurned(_))) {
+                let own = sidecars.start(std::slice::from_ref(&case)).await?;
+                held = holds(&own.rls, &case).await;
+            }
+            anyhow::Ok(held.err().map(|failure| format!("{}\n{}", case.title, failure.why())))
+        });
+    }
+    let mut failures = Vec::new();
+    while let Some(ended) = running.join_next().await {
+        failures.extend(ended??);
+    }
+    Ok(failures)
+}
+
+impl Sidecars {
+    /// One with the flags and the limits of these cases.
+    async fn start(&self, cases: &[Case]) -> anyhow::Result<Service> {
+        let own = cases.first().map(|case| &case.flags[..]).unwrap_or_default();
+        let number = self.started.replace(self.started.get() + 1);
+        let flags = [own, &(self.more)(number)[..]].concat();
+        let mut files = Vec::new();
+        for case in cases {
+            for text in limits_files(&case.limits, &suffix(case)) {
+                files.push((format!("{}.yaml", files.len()), text));
+            }
+        }
+        let files: Vec<_> =
+            files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+        Service::start_on(&files, &flags).await
+    }
+}
+
+/// What the domains of a case end with, as in `test.modes.txt-12`.
+fn suffix(case: &Case) -> String {
+    format!(".{}", case.at.replace(':', "-"))
+}
+
+enum Failure {
+    /// A window turned, so the counts of the case began anew.
+    WindowTurned(String),
+    Other(String),
+}
+
+async fn holds(rls: &Rls, case: &Case) -> Result<(), Failure> {
+    let (suffix, begun) = (suffix(case), SystemTime::now());
+    for step in &case.steps {
+        let Step::Ask(ask) = step else { return Ok(()) };
+        let mut request = ask.request.clone();
+        request.domain.push_str(&suffix);
+        let asked = SystemTime::now();
+        let answer = rls.call_with(request, &ask.metadata_of_call).await;
+        let answered = SystemTime::now();
+        let answer = answer.map_err(|status| Failure::Other(ask.failed(&status.to_string())))?;
+        check(ask, answer, &suffix, [begun, asked, answered])?;
+    }
+    Ok(())
+}
+
+fn check(
+    ask: &Ask,
+    mut answer: RateLimitResponse,
+    suffix: &str,
+    [begun, asked, answered]: [SystemTime; 3],
+) -> Result<(), Failure> {
+    let metadata = answer.dynamic_metadata.as_mut();
+    let domain = metadata.and_then(|metadata| metadata.fields.get_mut("domain"));
+    if let Some(Kind::StringValue(domain)) = domain.and_then(|domain| domain.kind.as_mut()) {
+        *domain = domain.strip_suffix(suffix).unwrap_or("not the domain of the case").to_owned();
+    }
+    ask.check(&answer, Times::Ignored).map_err(|why| {
+        let turned = |status| opened_between(status, begun, [asked, answered]);
+        match answer.statuses.iter().any(turned) {
+            true => Failure::WindowTurned(why),
+            false => Failure::Other(why),
+        }
+    })
+}
+
+/// Whether the window of this status opened after `begun`, by the status's own time to the reset. It was decided
+/// between `asked` and `answered`.
+///
+/// Windows of a unit begin at multiples of their length since 1970, and the time is rounded up, so the end of the
+/// window is the second of the decision plus the time.
+fn opened_between(
+    status: &DescriptorStatus,
+    begun: SystemTime,
+    [asked, answered]: [SystemTime; 2],
+) -> bool {
+    let (Some(limit), Some(reset)) = (&status.current_limit, &status.duration_until_reset) else {
+        return false;
+    };
+    let (Some(length), Ok(reset)) = (length_secs(limit), u64::try_from(reset.seconds)) else {
+        return false;
+    };
+    let secs = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    (secs(asked)..=secs(answered)).any(|decided| {
+        let end = decided + reset;
+        end.is_multiple_of(length) && end - length > secs(begun) && end - length <= decided
+    })
+}
+
+fn length_secs(limit: &RateLimit) -> Option<u64> {
+    const DAY: u64 = 86_400;
+    Some(match limit.unit() {
+        RateLimitUnit::Unknown => return None,
+        RateLimitUnit::Second => 1,
+        RateLimitUnit::Minute => 60,
+        RateLimitUnit::Hour => 3_600,
+        RateLimitUnit::Day => DAY,
+        RateLimitUnit::Week => 7 * DAY,
+        RateLimitUnit::Month => 30 * DAY,
+        RateLimitUnit::Year => 365 * DAY,
+    })
+}
+
+impl Failure {
+    fn why(self) -> String {
+        match self {
+            Failure::WindowTurned(why) => format!("{why}\nagain, after a window had turned"),
+            Failure::Other(why) => why,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// At second 7,200 a window of an hour opens.
+    #[test]
+    fn only_a_window_that_opened_after_the_case_began_excuses_an_answer() {
+        let at = |millis| UNIX_EPOCH + std::time::Duration::from_millis(millis);
+        let status = |unit: RateLimitUnit, seconds| DescriptorStatus {
+            current_limit: Some(RateLimit {
+                requests_per_unit: 5,
+                unit: unit.into(),
+                name: String::new(),
+            }),
+            duration_until_reset: Some(prost_types::Duration { seconds, nanos: 0 }),
+            ..Default::default()
+        };
+        let hour = RateLimitUnit::Hour;
+        for (status, [begun, asked, answered], expected) in [
+            (status(hour, 3_600), [7_199_900, 7_200_100, 7_200_200], true),
+            (status(hour, 3_598), [7_199_900, 7_202_100, 7_202_200], true),
+            // A second turned between the ask and the answer.
+            (status(hour, 3_600), [7_199_900, 7_199_950, 7_200_010], true),
+            // The window before was still open.
+            (status(hour, 1), [7_199_000, 7_199_950, 7_200_010], false),
+            // The case began in this window.
+            (status(hour, 3_600), [7_200_050, 7_200_100, 7_200_200], false),
+            (status(hour, 3_590), [7_205_000, 7_210_000, 7_210_001], false),
+            // The first hit of the case opened a window, which is not at a multiple of its length.
+            (status(hour, 3_600), [7_300_000, 7_301_500, 7_301_600], false),
+            // Not a window of a unit.
+            (status(RateLimitUnit::Unknown, 3_600), [7_199_900, 7_200_100, 7_200_200], false),
+            (DescriptorStatus::default(), [7_199_900, 7_200_100, 7_200_200], false),
+        ] {
+            let [begun, asked, answered] = [begun, asked, answered].map(at);
+            let found = opened_between(&status, begun, [asked, answered]);
+            assert_eq!(found, expected, "{status:?} {begun:?} {asked:?} {answered:?}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Servers of shared counters that are gone, stand still, or refuse.
+
+use crate::scene::{Scene, clients, health, on};
+use anyhow::ensure;
+use std::net::{Ipv4Addr, SocketAddr};
+use tidegate_tests::proxy::Proxy;
+use tidegate_tests::rls::{Rls, allowed_at_once};
+use tidegate_tests::service::Service;
+use tidegate_tests::shared_servers::RedisOptions;
+use tidegate_tests::sidecar::home;
+use tidegate_tests::{artifacts, command, wait};
+use tidegate_wire::rls::Code;
+use tokio::process::Command;
+
+/// Waits until the metrics of a sidecar say so.
+async fn is_up(sidecar: &Service, is_up: bool) -> anyhow::Result<()> {
+    let line = format!("tidegate_shared_up {}", u8::from(is_up));
+    wait::until(&line, wait::RETRY, async || sidecar.expect_metric(&line).await.ok()).await
+}
+
+async fn code(rls: &Rls, value: &str) -> anyhow::Result<Code> {
+    Ok(rls.ask(&[("counted", value)]).await?.overall_code())
+}
+
+#[tokio::test]
+async fn the_failure_rule_decides_while_redis_is_gone() -> anyhow::Result<()> {
+    let Some(mut scene) = Scene::start(RedisOptions::default()).await? else { return Ok(()) };
+    let deny = scene.sidecar(&["--authority-failure", "deny"]).await?;
+    let allow = scene.sidecar(&["--authority-failure", "allow", "--authority-health"]).await?;
+    for sidecar in [&deny, &allow] {
+        ensure!(code(&sidecar.rls, "before").await? == Code::Ok);
+        ensure!(health(sidecar).await?.0 == 200);
+    }
+    scene.redis.kill().await?;
+    for (sidecar, rule, expected) in [(&deny, "deny", Code::OverLimit), (&allow, "allow", Code::Ok)]
+    {
+        is_up(sidecar, false).await?;
+        // More than the limit.
+        for _ in 0..150 {
+            ensure!(code(&sidecar.rls, "meanwhile").await? == expected, "{rule}");
+        }
+        let without = format!("tidegate_shared_decided_without_total{{rule=\"{rule}\"}} 150");
+        sidecar.expect_metric(&without).await?;
+    }
+    for (sidecar, status, text) in [
+        (&deny, 200, "degraded: no server of the shared counters answers: "),
+        (&allow, 500, "no server of the shared counters answers\n"),
+    ] {
+        wait::until(text, wait::CHECK, async || {
+            let (found, says) = health(sidecar).await.ok()?;
+            (found == status && says.starts_with(text)).then_some(())
+        })
+        .await?;
+    }
+
+    scene.redis.restart().await?;
+    for sidecar in [&deny, &allow] {
+        is_up(sidecar, true).await?;
+        wait::until("a good health", wait::CHECK, async || {
+            (health(sidecar).await.ok()? == (200, "OK\n".to_owned())).then_some(())
+        })
+        .await?;
+    }
+    let allowed = allowed_at_once(clients(&[&deny, &allow], 2).await?, 60, ("counted", "after"));
+    ensure!(allowed.await? == 100);
+    let log = deny.sidecar.process.log();
+    ensure!(log.contains("no server of the shared counters answers"), "{log}");
+    ensure!(log.contains("the shared counters answer again"), "{log}");
+    Ok(())
+}
+
+/// What was counted is on its disk.
+#[tokio::test]
+async fn a_redis_with_a_log_forgets_nothing_in_a_crash() -> anyhow::Result<()> {
+    let flags = ["--appendonly", "yes", "--appendfsync", "always"];
+    let options = RedisOptions { flags: &flags, ..RedisOptions::default() };
+    let Some(mut scene) = Scene::start(options).await? else { return Ok(()) };
+    let sidecar = scene.sidecar(&["--authority-failure", "deny"]).await?;
+    let clients = clients(&[&sidecar], 2).await?;
+    ensure!(allowed_at_once(clients.clone(), 30, ("direct", "a")).await? == 60);
+    scene.redis.kill().await?;
+    scene.redis.restart().await?;
+    is_up(&sidecar, true).await?;
+    let allowed = allowed_at_once(clients, 60, ("direct", "a")).await?;
+    ensure!(allowed == 40, "{allowed} of 40");
+    Ok(())
+}
+
+/// The same for a network that parts one of two sidecars from Redis.
+#[tokio::test]
+async fn a_redis_that_stands_still_is_as_one_that_is_gone() -> anyhow::Result<()> {
+    let Some(scene) = Scene::start(RedisOptions::default()).await? else { return Ok(()) };
+    let proxy = Proxy::start(SocketAddr::from((Ipv4Addr::LOCALHOST, scene.redis.port))).await?;
+    let flags = ["--authority-failure", "deny"];
+    let parted = on(&format!("redis://{}", proxy.address), &flags).await?;
+    let other = scene.sidecar(&flags).await?;
+    for sidecar in [&parted, &other] {
+        ensure!(code(&sidecar.rls, "before").await? == Code::Ok);
+    }
+    proxy.silence();
+    ensure!(code(&parted.rls, "meanwhile").await? == Code::OverLimit);
+    ensure!(code(&other.rls, "meanwhile").await? == Code::Ok);
+    proxy.open();
+    is_up(&parted, true).await?;
+    scene.redis.process.freeze().await?;
+    for sidecar in [&parted, &other] {
+        ensure!(code(&sidecar.rls, "frozen").await? == Code::OverLimit);
+    }
+    scene.redis.process.thaw()?;
+    for sidecar in [&parted, &other] {
+        is_up(sidecar, true).await?;
+    }
+    let allowed = allowed_at_once(clients(&[&parted, &other], 2).await?, 60, ("counted", "after"));
+    let allowed = allowed.await?;
+    ensure!(allowed == 100, "{allowed} of 100");
+    Ok(())
+}
+
+/// A sidecar that is killed has its tokens when it comes back.
+#[tokio::test]
+async fn a_killed_sidecar_opens_no_limit() -> anyhow::Result<()> {
+    let Some(scene) = Scene::start(RedisOptions::default()).await? else { return Ok(()) };
+    let (mut one, two) = (scene.sidecar(&[]).await?, scene.sidecar(&[]).await?);
+    let before = allowed_at_once(clients(&[&one], 2).await?, 10, ("counted", "a")).await?;
+    ensure!(before == 20, "{before} of 20");
+    one.sidecar.kill().await?;
+    one.sidecar.restart().await?;
+    let after = allowed_at_once(clients(&[&one, &two], 2).await?, 60, ("counted", "a")).await?;
+    ensure!(before + after == 100, "{before} and {after} of 100");
+    Ok(())
+}
+
+/// The start fails with the words of the server, and without the password.
+#[tokio::test]
+async fn a_server_that_refuses_is_an_error_at_the_start() -> anyhow::Result<()> {
+    let secured = RedisOptions { password: Some("right"), ..RedisOptions::default() };
+    let Some(scene) = Scene::start(secured).await? else { return Ok(()) };
+    let (dir, limits) = home("domain: test\ndescriptors: []\n")?;
+    let address = scene.redis.address();
+    for (url, says) in [
+        (format!("redis://:secret@{address}"), "Password authentication failed"),
+        (format!("redis://{address}"), "NOAUTH"),
+        ("redis://127.0.0.1:1".to_owned(), "Connection refused"),
+    ] {
+        let mut command = Command::new(artifacts::sidecar()?);
+        command.args(["serve", "--http", "off", "--frs", "off", "--grpc", "127.0.0.1:0"]);
+        command.args(["--capacity", "1000", "--authority", &url]).arg("--limits").arg(&limits);
+        command.arg("--data-dir").arg(dir.path().join("data"));
+        let ran = command::run(command).await?;
+        ensure!(ran.code == Some(1) && ran.err.contains(says), "{url}: {ran:?}");
+        ensure!(!ran.err.contains("secret") && !ran.out.contains("secret"), "{ran:?}");
+    }
+    Ok(())
+}

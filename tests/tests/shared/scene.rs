@@ -1,0 +1,63 @@
+//! Several sidecars on shared counters. Each stands for a machine: it has a data directory of its own.
+
+use anyhow::Context;
+use tempfile::TempDir;
+use tidegate_tests::client;
+use tidegate_tests::rls::Rls;
+use tidegate_tests::service::Service;
+use tidegate_tests::shared_servers::{Redis, RedisOptions, RedisPrograms};
+
+/// One limit of a hundred an hour for each value, one that a sidecar cannot hold, and one of three.
+pub(crate) const LIMITS: &str = "  - key: counted
+    rate_limit: { unit: hour, requests_per_unit: 100 }
+  - key: direct
+    rate_limits: [ { unit: hour, requests_per_unit: 100, count_denied: true } ]
+  - key: few
+    rate_limit: { unit: hour, requests_per_unit: 3 }
+";
+
+/// A Redis with a directory.
+pub(crate) struct Scene {
+    pub(crate) redis: Redis,
+    _dir: TempDir,
+}
+
+impl Scene {
+    /// None if there is no Redis on this machine.
+    pub(crate) async fn start(options: RedisOptions<'_>) -> anyhow::Result<Option<Scene>> {
+        let Some(programs) = RedisPrograms::find()? else { return Ok(None) };
+        let dir = TempDir::new()?;
+        let redis = Redis::start(&programs, dir.path(), options).await?;
+        Ok(Some(Scene { redis, _dir: dir }))
+    }
+
+    /// A sidecar on it.
+    pub(crate) async fn sidecar(&self, flags: &[&str]) -> anyhow::Result<Service> {
+        let url = format!("redis://{}", self.redis.address());
+        on(&url, flags).await
+    }
+}
+
+/// A sidecar on these servers.
+pub(crate) async fn on(url: &str, flags: &[&str]) -> anyhow::Result<Service> {
+    // A busy machine may take long to answer.
+    let usual = ["--authority", url, "--authority-timeout", "2s"];
+    Service::start(LIMITS, &[&usual[..], flags].concat()).await
+}
+
+/// So many connections to each of these sidecars.
+pub(crate) async fn clients(sidecars: &[&Service], each: usize) -> anyhow::Result<Vec<Rls>> {
+    let mut clients = Vec::new();
+    for sidecar in sidecars {
+        for _ in 0..each {
+            clients.push(Rls::at(sidecar.dir()).await?);
+        }
+    }
+    Ok(clients)
+}
+
+/// The status and the text of a sidecar's health check.
+pub(crate) async fn health(sidecar: &Service) -> anyhow::Result<(u16, String)> {
+    let answer = client::get(sidecar.sidecar.http, "/healthcheck").await?;
+    Ok((answer.status.into(), String::from_utf8(answer.body.into()).context("text")?))
+}
