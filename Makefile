@@ -32,7 +32,7 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help demo run build build-wasm build-wasm-cel envoy toolchain test test-native test-loom test-wasm \
 	test-end-to-end miri sim fuzz build-fuzz \
-	bench bench-core bench-envoy bench-rls bench-store charts check mutants clean
+	bench bench-core bench-envoy bench-redis bench-rls bench-store charts check mutants clean
 
 help: ## Show this list
 	@echo "Tidegate: rate limiting for Envoy and Istio. Commands:"
@@ -139,6 +139,9 @@ bench-core: build-bench ## Algorithms and the matching of rules, beside governor
 
 bench-envoy: build-wasm build-wasm-cel build-noop build build-bench envoy ## CPU of Envoy and sidecar per request, beside peers in one run
 	@target/release/tidegate-bench envoy $(BENCH)
+
+bench-redis: build build-bench ## Counters that machines share in Redis, beside INCRBY per call; LIMITADOR=path adds that peer
+	@target/release/tidegate-bench redis $(BENCH)
 
 bench-rls: build build-bench ## Calls of the rate limit service and of FRS; LIMITADOR=path adds that peer
 	@target/release/tidegate-bench rls $(BENCH)

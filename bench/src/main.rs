@@ -8,11 +8,14 @@ mod core;
 mod counter;
 mod envoy;
 mod figures;
+mod generator;
 mod instructions;
 mod neighbours;
 mod progress;
+mod redis;
 mod report;
 mod rls;
+mod server;
 mod store;
 
 use anyhow::Context;
@@ -45,14 +48,17 @@ enum Suite {
     Core,
     /// CPU time of Envoy and sidecar per request; needs both and the filter
     Envoy,
+    /// Counters that machines share in Redis, beside other ways to count there (and Limitador, if LIMITADOR is its
+    /// server's path)
+    Redis,
     /// Calls of the rate limit service (beside Limitador if LIMITADOR is its server's path), and FRS
     Rls,
     /// The counter store beside in-memory rate limiters
     Store,
 }
 
-/// Parts of a suite that need a process of their own and print one figure; and the charts, which measure
-/// nothing.
+/// Parts of a suite that need a process of their own, such as those that print one figure; and the charts, which
+/// measure nothing.
 #[derive(Subcommand)]
 enum Part {
     #[command(hide = true)]
@@ -61,6 +67,8 @@ enum Part {
     Decisions(store::instructions::Part),
     #[command(hide = true)]
     CoreDecisions(core::Part),
+    #[command(hide = true)]
+    Counting(redis::counting::Part),
     /// Draws the charts of docs/reference/algorithms.md
     #[command(hide = true)]
     Charts(charts::Part),
@@ -91,6 +99,7 @@ fn main() -> ExitCode {
         Some(Part::Memory(part)) => part.run(),
         Some(Part::Decisions(part)) => part.run(),
         Some(Part::CoreDecisions(part)) => part.run(),
+        Some(Part::Counting(part)) => part.run(),
         Some(Part::Charts(part)) => part.run(),
         None => run(&cli),
     };
@@ -130,6 +139,7 @@ impl Suite {
         match self {
             Suite::Core => core::run(extent, dir),
             Suite::Envoy => envoy::run(extent),
+            Suite::Redis => redis::run(extent),
             Suite::Rls => rls::run(extent),
             Suite::Store => store::run(extent, dir),
         }

@@ -6,12 +6,13 @@
 
 mod capacity;
 mod frs;
-mod generator;
 mod overload;
 mod pace;
 mod server;
 
+use crate::generator::{Ask, Load, Order, Pace};
 use crate::report::Row;
+use crate::server::{Cores, Server, limitador};
 use crate::{Extent, progress};
 use std::time::Duration;
 
@@ -30,24 +31,6 @@ pub(crate) struct Plan {
     rates: &'static [u64],
     /// Pairs of Query and Update per second.
     pairs: u64,
-}
-
-/// The cores of the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cores {
-    /// The first core; the generator has the second.
-    One,
-    /// Both, shared with the generator.
-    Two,
-}
-
-impl Cores {
-    fn name(self) -> &'static str {
-        match self {
-            Cores::One => "1 core",
-            Cores::Two => "2 cores",
-        }
-    }
 }
 
 const FULL: Plan = Plan {
@@ -71,7 +54,7 @@ const QUICK: Plan = Plan {
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn run(extent: Extent) -> anyhow::Result<Vec<Row>> {
     let plan = extent.of(&FULL, &QUICK);
-    if server::limitador().is_none() {
+    if limitador().is_none() {
         println!(
             "Without Limitador: LIMITADOR=/path/to/limitador-server has it run beside. The row of it \
              below is from earlier measurements on another machine, of 1 rule on one core.\n"
@@ -83,4 +66,16 @@ pub(crate) async fn run(extent: Extent) -> anyhow::Result<Vec<Row>> {
     rows.extend(frs::measure(plan).await?);
     progress::clear();
     Ok(rows)
+}
+
+/// Calls of the rate limit service by every user.
+fn calls<'a>(server: &Server, pace: Pace, plan: &Plan, cores: Cores) -> Load<'a> {
+    let ask = Ask::Rls { descriptor: server::DESCRIPTOR };
+    load(server, ask, pace, plan, cores)
+}
+
+/// Requests of every user.
+fn load<'a>(server: &Server, ask: Ask<'a>, pace: Pace, plan: &Plan, cores: Cores) -> Load<'a> {
+    let (keys, duration) = (u64::from(server::USERS), plan.duration);
+    Load { target: server.address, ask, keys, order: Order::Random, pace, duration, cores }
 }

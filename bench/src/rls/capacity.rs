@@ -1,11 +1,12 @@
 //! Closed loop: calls per second, CPU time per call, and latency of the slowest calls.
 
-use super::generator::{Ask, From, Pace, load};
-use super::server::{Server, Software};
-use super::{Cores, Plan, SUITE};
+use super::server::{self, Software};
+use super::{Plan, SUITE, calls};
 use crate::figures::median;
+use crate::generator::{From, Pace};
 use crate::progress;
 use crate::report::{Row, print_table};
+use crate::server::{Cores, Server};
 
 /// Concurrent calls on each connection: enough to keep a server busy, about those of a busy Envoy.
 const STREAMS: u32 = 20;
@@ -44,14 +45,14 @@ struct Peer {
 
 impl Peer {
     async fn start(kind: Software, rules: u32, cores: Cores) -> anyhow::Result<Peer> {
-        let server = Server::start(kind, rules, cores).await?;
+        let server = server::start(kind, rules, cores).await?;
         Ok(Peer { kind, cores, server, micros: Vec::new(), rate: Vec::new(), p99: Vec::new() })
     }
 
     async fn measure(&mut self, round: usize, plan: &Plan) -> anyhow::Result<()> {
         let before = self.server.cpu_micros()?;
         let pace = Pace::Closed { streams: STREAMS };
-        let report = load(self.server.address, Ask::Rls, pace, plan.duration, self.cores).await?;
+        let report = calls(&self.server, pace, plan, self.cores).run().await?;
         let used = self.server.cpu_micros()? - before;
         // The first round is the warm-up.
         if round > 0 {

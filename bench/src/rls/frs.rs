@@ -1,12 +1,12 @@
 //! FRS alone: pairs of Query and Update, in a closed loop and at a fixed rate.
 
-use super::generator::{Ask, From, Pace, Report, load};
 use super::pace::{line, medians, rows_alone};
-use super::server::Server;
-use super::{Cores, Plan, SUITE};
+use super::{Plan, SUITE, load, server};
 use crate::figures::median;
+use crate::generator::{Ask, From, Pace, Report};
 use crate::progress;
 use crate::report::{Row, print_table};
+use crate::server::{Cores, Server};
 
 /// A pace, and its rounds.
 struct Case {
@@ -38,8 +38,7 @@ impl Case {
 
     async fn measure(&mut self, server: &Server, round: usize, plan: &Plan) -> anyhow::Result<()> {
         let before = server.cpu_micros()?;
-        let report =
-            load(server.address, Ask::FrsPairs, self.pace, plan.duration, self.cores).await?;
+        let report = load(server, Ask::FrsPairs, self.pace, plan, self.cores).run().await?;
         let used = server.cpu_micros()? - before;
         // The first round is the warm-up.
         if round > 0 {
@@ -68,7 +67,7 @@ impl Case {
 pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let mut cases = Vec::new();
     for &cores in plan.cores {
-        let server = Server::start_frs(cores).await?;
+        let server = server::start_frs(cores).await?;
         let mut both = Case::both(plan, cores);
         for round in 0..=plan.rounds {
             for case in &mut both {

@@ -1,11 +1,12 @@
 //! More calls than a server can answer: the served part, its latency, and the recovery.
 
-use super::generator::{Ask, From, Pace, load};
 use super::pace::{line, medians, rows_alone};
-use super::server::{Server, Software};
-use super::{Cores, Plan, SUITE};
+use super::server::{self, Software};
+use super::{Plan, SUITE, calls};
+use crate::generator::{From, Pace};
 use crate::progress;
 use crate::report::{Row, print_table};
+use crate::server::Cores;
 
 /// Concurrent calls on each connection while the server's capacity is measured.
 const STREAMS: u32 = 20;
@@ -16,11 +17,11 @@ const AFTER: f64 = 0.25;
 pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     // One core, so that the generator has the other.
     let cores = Cores::One;
-    let server = Server::start(Software::Tidegate, 1, cores).await?;
+    let server = server::start(Software::Tidegate, 1, cores).await?;
     let (mut over, mut after, mut shed, mut rows) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=plan.rounds {
-        let ask = |pace| load(server.address, Ask::Rls, pace, plan.duration, cores);
+        let ask = async |pace| calls(&server, pace, plan, cores).run().await;
         progress::show(&format!("overload, round {round} of {}", plan.rounds));
         let most = ask(Pace::Closed { streams: STREAMS }).await?;
         let most = most.decided() / most.seconds();

@@ -1,11 +1,12 @@
 //! The latency of calls at a fixed rate, from when each was due.
 
-use super::generator::{Ask, From, Pace, Report, load};
-use super::server::{Server, Software};
-use super::{Cores, Plan, SUITE};
+use super::server::{self, Software};
+use super::{Plan, SUITE, calls};
 use crate::figures::median;
+use crate::generator::{From, Pace, Report};
 use crate::progress;
 use crate::report::{Row, print_table};
+use crate::server::{Cores, Server};
 
 /// The generator's names of them.
 pub(super) const PERCENTILES: [&str; 4] = ["p50", "p99", "p99.9", "p99.99"];
@@ -52,7 +53,7 @@ struct Measured {
 async fn measured(plan: &Plan, rate: u64) -> anyhow::Result<Vec<Measured>> {
     let mut peers = Vec::new();
     for kind in Software::all() {
-        let server = Server::start(kind, 1, Cores::Two).await?;
+        let server = server::start(kind, 1, Cores::Two).await?;
         peers.push(Measured { kind, server, reports: Vec::new(), micros: Vec::new() });
     }
     for round in 0..=plan.rounds {
@@ -61,7 +62,7 @@ async fn measured(plan: &Plan, rate: u64) -> anyhow::Result<Vec<Measured>> {
             progress::show(&format!("{rate} calls a second, round {round} of {rounds}: {who}"));
             let pace = Pace::Open { rate };
             let before = server.cpu_micros()?;
-            let report = load(server.address, Ask::Rls, pace, plan.duration, Cores::Two).await?;
+            let report = calls(server, pace, plan, Cores::Two).run().await?;
             // The first round is the warm-up.
             if round > 0 {
                 micros.push((server.cpu_micros()? - before) / report.decided());

@@ -1,16 +1,13 @@
 //! The compared servers. Every rule of a server has one counter per user.
 
-use super::Cores;
+use crate::server::{Cores, Server, free_ports, limitador};
 use anyhow::{Context, ensure};
 use std::ffi::OsString;
 use std::fmt::Write;
-use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::Path;
 use tempfile::TempDir;
-use tidegate_tests::process::Process;
-use tidegate_tests::{artifacts, wait};
-use tokio::net::TcpStream;
-use tokio::process::Command;
+use tidegate_tests::artifacts;
 
 /// Users of the calls, each with a counter.
 pub(super) const USERS: u32 = 10_000;
@@ -43,84 +40,27 @@ impl Software {
     }
 }
 
-/// The path of Limitador's server, if it is set.
-pub(super) fn limitador() -> Option<PathBuf> {
-    std::env::var_os("LIMITADOR").filter(|path| !path.is_empty()).map(PathBuf::from)
+/// Starts a server with this many rules.
+pub(super) async fn start(kind: Software, rules: u32, cores: Cores) -> anyhow::Result<Server> {
+    let dir = TempDir::new()?;
+    let [door, other] = free_ports()?;
+    let arguments = match kind {
+        Software::Tidegate => tidegate(dir.path(), rules, door)?,
+        Software::Limitador => limitador_arguments(dir.path(), rules, [door, other])?,
+    };
+    Server::start(dir, kind.name(), cores.run(arguments), door).await
 }
 
-/// A server that is ready.
-pub(super) struct Server {
-    pub(super) process: Process,
-    /// The address of its gRPC or FRS server.
-    pub(super) address: SocketAddr,
-    _dir: TempDir,
-}
-
-impl Server {
-    /// Starts a server with this many rules.
-    pub(super) async fn start(kind: Software, rules: u32, cores: Cores) -> anyhow::Result<Server> {
-        let dir = TempDir::new()?;
-        let [door, other] = free_ports()?;
-        let arguments = match kind {
-            Software::Tidegate => tidegate(dir.path(), rules, door)?,
-            Software::Limitador => limitador_arguments(dir.path(), rules, [door, other])?,
-        };
-        start(dir, kind.name(), on(cores, arguments), door).await
-    }
-
-    /// Starts Tidegate with FRS.
-    pub(super) async fn start_frs(cores: Cores) -> anyhow::Result<Server> {
-        let dir = TempDir::new()?;
-        let [door, _] = free_ports()?;
-        let map =
-            format!("<map><business id=\"bench\" max=\"{REQUESTS}\" interval=\"1h\"/></map>\n");
-        let limits = dir.path().join("map.xml");
-        std::fs::write(&limits, map)?;
-        let mut arguments = serve(dir.path(), &limits)?;
-        arguments.extend(["--grpc".into(), "off".into(), "--frs".into(), door.to_string().into()]);
-        start(dir, "tidegate", on(cores, arguments), door).await
-    }
-
-    /// µs of CPU that it has used so far.
-    pub(super) fn cpu_micros(&self) -> anyhow::Result<f64> {
-        Ok(self.process.cpu_time()?.as_secs_f64() * 1e6)
-    }
-}
-
-async fn start(
-    dir: TempDir,
-    name: &str,
-    mut arguments: Vec<OsString>,
-    address: SocketAddr,
-) -> anyhow::Result<Server> {
-    let mut command = Command::new(arguments.remove(0));
-    command.args(arguments);
-    let mut process = Process::start(command, name, dir.path())?;
-    let ready = wait::until("the server to answer", wait::START, async || {
-        if let Err(ended) = process.check_running() {
-            return Some(Err(ended));
-        }
-        TcpStream::connect(address).await.ok().map(|_| Ok(()))
-    });
-    ready.await?.with_context(|| format!("{name} did not start"))?;
-    Ok(Server { process, address, _dir: dir })
-}
-
-/// Two free ports of the loopback, for servers that cannot choose and report their own.
-fn free_ports() -> anyhow::Result<[SocketAddr; 2]> {
-    let held = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
-    Ok([held[0].local_addr()?, held[1].local_addr()?])
-}
-
-/// The command, restricted to the allowed cores.
-fn on(cores: Cores, command: Vec<OsString>) -> Vec<OsString> {
-    match cores {
-        Cores::Two => command,
-        Cores::One => {
-            let pinned = ["taskset", "-c", "0"].map(OsString::from);
-            pinned.into_iter().chain(command).collect()
-        }
-    }
+/// Starts Tidegate with FRS.
+pub(super) async fn start_frs(cores: Cores) -> anyhow::Result<Server> {
+    let dir = TempDir::new()?;
+    let [door, _] = free_ports()?;
+    let map = format!("<map><business id=\"bench\" max=\"{REQUESTS}\" interval=\"1h\"/></map>\n");
+    let limits = dir.path().join("map.xml");
+    std::fs::write(&limits, map)?;
+    let mut arguments = serve(dir.path(), &limits)?;
+    arguments.extend(["--grpc".into(), "off".into(), "--frs".into(), door.to_string().into()]);
+    Server::start(dir, "tidegate", cores.run(arguments), door).await
 }
 
 fn serve(dir: &Path, limits: &Path) -> anyhow::Result<Vec<OsString>> {

@@ -7,6 +7,7 @@ mod filter;
 mod filter_options;
 mod lease_faults;
 mod leases;
+mod machines;
 mod native_filter;
 mod native_usage;
 mod replies;

@@ -1,0 +1,156 @@
+//! Three machines with one limit in Redis: on each a sidecar and two Envoys. However their requests are spread, and
+//! whatever fails meanwhile, they admit the limit once.
+
+use anyhow::ensure;
+use serde_json::json;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+use tempfile::TempDir;
+use tidegate_tests::bootstrap::Filter;
+use tidegate_tests::load::{Load, Outcome, Pace, Running};
+use tidegate_tests::plugin::{limits, plugin_with};
+use tidegate_tests::proxy::Proxy;
+use tidegate_tests::shared_servers::{Redis, RedisOptions, RedisPrograms};
+use tidegate_tests::stack::{Plan, Stack};
+use tidegate_tests::wait;
+
+const REQUESTS: u64 = 60_000;
+/// Requests a second over all Envoys; a slow machine sends fewer.
+const RATE: f64 = 15_000.0;
+const LIMIT: u64 = 3_000;
+/// What may be left when all have come: tokens that an Envoy or a sidecar holds and gets no request for.
+const UNUSED_MAX: u64 = 30;
+/// Something fails when so many requests have passed: all machines hold tokens then, and Redis has more.
+const BEFORE_FAULT: u64 = 300;
+/// How long Redis, or the way to it, stands still.
+const FAULT: Duration = Duration::from_secs(2);
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// What is left of a minute when a load begins.
+const ROOM: Duration = Duration::from_secs(50);
+
+/// Three machines and their Redis. The first machine reaches it by a proxy.
+struct Machines {
+    redis: Redis,
+    proxy: Proxy,
+    stacks: Vec<Stack>,
+    _dir: TempDir,
+}
+
+impl Machines {
+    /// None if there is no Redis here.
+    async fn start() -> anyhow::Result<Option<Machines>> {
+        let Some(programs) = RedisPrograms::find()? else { return Ok(None) };
+        let dir = TempDir::new()?;
+        let redis = Redis::start(&programs, dir.path(), RedisOptions::default()).await?;
+        let proxy = Proxy::start(SocketAddr::from((Ipv4Addr::LOCALHOST, redis.port))).await?;
+        let limits = limits(&format!("{{ unit: minute, requests_per_unit: {LIMIT} }}"));
+        let plugin = plugin_with("/failure_mode", json!("deny"));
+        let mut stacks = Vec::new();
+        for address in [proxy.address.to_string(), redis.address(), redis.address()] {
+            let url = format!("redis://{address}");
+            let flags = ["--capacity", "100000", "--authority", &url];
+            let strict = ["--authority-failure", "deny"];
+            let flags = [&flags[..], &strict].concat();
+            let plan =
+                Plan { envoys: 2, flags: &flags, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
+            stacks.push(plan.start().await?);
+        }
+        Ok(Some(Machines { redis, proxy, stacks, _dir: dir }))
+    }
+
+    /// The requests that have passed.
+    fn served(&self) -> u64 {
+        self.stacks.iter().map(|stack| stack.upstream.served()).sum()
+    }
+
+    /// Begins the requests of a client, in a minute with room for them.
+    async fn load(&self, client: &str) -> anyhow::Result<Running> {
+        wait::for_room_in_window(MINUTE, ROOM).await?;
+        let targets = self.stacks.iter().flat_map(Stack::addresses).collect();
+        let load = Load::of_one_client(targets, client, REQUESTS);
+        Ok(Load { connections: 48, pace: Pace::Open(RATE), ..load }.start())
+    }
+
+    /// Waits until requests of a load have passed, and some have not.
+    async fn are_under_way(&self, before: u64) -> anyhow::Result<()> {
+        let served = async || (self.served() >= before + BEFORE_FAULT).then_some(());
+        wait::until("requests to pass", wait::ANSWER, served).await
+    }
+}
+
+/// Sends the load while `fault` happens, and returns how many requests passed.
+///
+/// A load says nothing about a limit of a minute if it takes longer than that, and nothing about a fault if the limit was
+/// used up before. Then another client sends it again.
+async fn admitted(
+    machines: &mut Machines,
+    mut fault: impl AsyncFnMut(&mut Machines) -> anyhow::Result<()>,
+) -> anyhow::Result<u64> {
+    for attempt in 1..=3 {
+        let before = machines.served();
+        let load = machines.load(&format!("client-{attempt}")).await?;
+        let room = wait::left_in_window(MINUTE);
+        machines.are_under_way(before).await?;
+        let has_room = machines.served() - before < LIMIT;
+        fault(machines).await?;
+        let outcome: Outcome = load.end().await?;
+        ensure!(outcome.sent() == REQUESTS, "{:?}, {}", outcome.statuses, outcome.broken);
+        if outcome.took < room && has_room {
+            let (allowed, served) = (outcome.of(200), machines.served() - before);
+            ensure!(allowed == served, "{allowed} were allowed, and {served} reached an upstream");
+            return Ok(allowed);
+        }
+    }
+    anyhow::bail!("this machine is too slow: {REQUESTS} requests in a minute failed three times")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn machines_admit_a_limit_once_and_use_it_up() -> anyhow::Result<()> {
+    let Some(mut machines) = Machines::start().await? else { return Ok(()) };
+    let allowed = admitted(&mut machines, async |_| Ok(())).await?;
+    ensure!((LIMIT - UNUSED_MAX..=LIMIT).contains(&allowed), "{allowed} of {LIMIT}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_sidecar_opens_no_limit_of_machines() -> anyhow::Result<()> {
+    let Some(mut machines) = Machines::start().await? else { return Ok(()) };
+    let kill = async |machines: &mut Machines| {
+        let sidecar = &mut machines.stacks[0].sidecar;
+        sidecar.kill().await?;
+        sidecar.restart().await
+    };
+    let allowed = admitted(&mut machines, kill).await?;
+    ensure!(allowed <= LIMIT, "{allowed} of {LIMIT}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_stands_still_opens_no_limit_of_machines() -> anyhow::Result<()> {
+    let Some(mut machines) = Machines::start().await? else { return Ok(()) };
+    let stop = async |machines: &mut Machines| {
+        machines.redis.process.freeze().await?;
+        // The length of the fault, and no wait for anything.
+        tokio::time::sleep(FAULT).await;
+        machines.redis.process.thaw()
+    };
+    let allowed = admitted(&mut machines, stop).await?;
+    ensure!(allowed <= LIMIT, "{allowed} of {LIMIT}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_apart_from_redis_opens_no_limit() -> anyhow::Result<()> {
+    let Some(mut machines) = Machines::start().await? else { return Ok(()) };
+    let part = async |machines: &mut Machines| {
+        machines.proxy.silence();
+        // The length of the fault, and no wait for anything.
+        tokio::time::sleep(FAULT).await;
+        machines.proxy.open();
+        Ok(())
+    };
+    let allowed = admitted(&mut machines, part).await?;
+    ensure!(allowed <= LIMIT, "{allowed} of {LIMIT}");
+    Ok(())
+}
