@@ -18,7 +18,8 @@ const PER_SECOND: &str = "authority_per_second";
 /// Counters that machines share.
 #[derive(Debug, Args)]
 pub(crate) struct AuthorityOptions {
-    /// Servers that hold the counters for several machines: redis://[USER:PASSWORD@]HOST:PORT (rediss:// with TLS),
+    /// Servers that hold the counters for several machines: redis://HOST:PORT (rediss:// with TLS;
+    /// USER:PASSWORD@ may stand before the host),
     /// unix:PATH, redis+sentinel://HOST:PORT,HOST:PORT/PRIMARY, redis+cluster://HOST:PORT,HOST:PORT,
     /// memcached://HOST:PORT,HOST:PORT; or local, which is the default
     #[arg(long, value_name = "URL", env = "TIDEGATE_AUTHORITY", hide_env_values = true)]
