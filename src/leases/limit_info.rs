@@ -225,7 +225,8 @@ mod tests {
             verdict,
         };
         let of = |further: Vec<FurtherLimit>| {
-            let details = StatusDetails { further, without_shadow: Verdict::Allow };
+            let details =
+                StatusDetails { further, without_shadow: Verdict::Allow, is_uncounted: false };
             let status = Status { details: Some(Box::new(details)), ..Status::NO_LIMIT };
             FurtherLimits::of_status(&status, || "a.b".to_owned(), Timestamp::from_nanos(7))
         };

@@ -92,7 +92,8 @@ impl<'a, 'm> Decided<'a, 'm> {
             })
             .collect();
         let is_plain = further.is_empty() && without_shadow == Verdict::Allow;
-        (!is_plain).then(|| Box::new(StatusDetails { further, without_shadow }))
+        (!is_plain)
+            .then(|| Box::new(StatusDetails { further, without_shadow, is_uncounted: false }))
     }
 
     /// Orders the limits of one descriptor. The first is reported: the limit that denies for longest, or

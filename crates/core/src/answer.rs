@@ -38,7 +38,7 @@ pub struct Status {
     /// Tokens to spend without a further call; none unless the client supports leases.
     pub lease: Option<Lease>,
     /// None unless the client supports leases and the descriptor meets several limits, or one in shadow that
-    /// has no room.
+    /// has no room, or is a debit that was not counted.
     pub details: Option<Box<StatusDetails>>,
 }
 
@@ -50,6 +50,8 @@ pub struct StatusDetails {
     pub further: Vec<FurtherLimit>,
     /// The verdict on the descriptor if no rule were in shadow.
     pub without_shadow: Verdict,
+    /// It is a debit that was not counted, although others of its call were.
+    pub is_uncounted: bool,
 }
 
 impl StatusDetails {
@@ -81,9 +83,6 @@ impl Status {
         details: None,
     };
 
-    /// A debit that was not counted, although others of its call were.
-    pub const UNCOUNTED: Status = Status { verdict: Verdict::Deny, ..Status::NO_LIMIT };
-
     /// A descriptor that is configured as unlimited.
     pub const UNLIMITED: Status = Status {
         verdict: Verdict::Allow,
@@ -94,10 +93,18 @@ impl Status {
         details: None,
     };
 
-    /// Whether this is [`Status::UNCOUNTED`]: only that denies without a limit.
+    /// A debit that was not counted, although others of its call were.
+    #[must_use]
+    pub fn uncounted() -> Status {
+        let (further, without_shadow) = (Vec::new(), Verdict::Allow);
+        let details = StatusDetails { further, without_shadow, is_uncounted: true };
+        Status { verdict: Verdict::Deny, details: Some(Box::new(details)), ..Status::NO_LIMIT }
+    }
+
+    /// Whether this is [`Status::uncounted`].
     #[must_use]
     pub fn is_uncounted(&self) -> bool {
-        self.verdict == Verdict::Deny && self.limit.is_none()
+        self.details.as_ref().is_some_and(|details| details.is_uncounted)
     }
 }
 

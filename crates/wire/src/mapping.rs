@@ -150,6 +150,7 @@ fn status_to_wire(status: &Status) -> rls::DescriptorStatus {
         quota: status.lease.as_ref().map(lease::to_wire),
         further_limits: further.iter().map(|limit| further_to_wire(status, limit)).collect(),
         shadow_denied: details.is_some_and(|details| details.without_shadow == Verdict::Deny),
+        uncounted: status.is_uncounted(),
     }
 }
 
@@ -194,10 +195,13 @@ pub fn decode_answer(bytes: &[u8]) -> Result<Answer, WireError> {
 }
 
 fn status_from_wire(status: rls::DescriptorStatus) -> Status {
-    let has_details = status.shadow_denied || !status.further_limits.is_empty();
+    let has_flags = status.shadow_denied || status.uncounted;
+    let details = (has_flags || !status.further_limits.is_empty()).then(|| {
+        let flags = (status.shadow_denied, status.uncounted);
+        Box::new(details_from_wire(status.further_limits, flags))
+    });
     Status {
-        details: has_details
-            .then(|| Box::new(details_from_wire(status.further_limits, status.shadow_denied))),
+        details,
         verdict: verdict(status.code).unwrap_or(Verdict::Allow),
         remaining: status.limit_remaining,
         reset: status.duration_until_reset.map_or(Nanos::ZERO, duration_from_wire),
@@ -215,7 +219,10 @@ fn limit_from_wire(limit: rls::RateLimit) -> LimitView {
 }
 
 #[cold]
-fn details_from_wire(further: Vec<rls::FurtherLimit>, shadow_denied: bool) -> StatusDetails {
+fn details_from_wire(
+    further: Vec<rls::FurtherLimit>,
+    (shadow_denied, is_uncounted): (bool, bool),
+) -> StatusDetails {
     let verdict = |denied| if denied { Verdict::Deny } else { Verdict::Allow };
     let further = further.into_iter().take(StatusDetails::FURTHER_MAX).filter_map(|further| {
         Some(FurtherLimit {
@@ -225,7 +232,8 @@ fn details_from_wire(further: Vec<rls::FurtherLimit>, shadow_denied: bool) -> St
             verdict: verdict(further.is_over),
         })
     });
-    StatusDetails { further: further.collect(), without_shadow: verdict(shadow_denied) }
+    let (further, without_shadow) = (further.collect(), verdict(shadow_denied));
+    StatusDetails { further, without_shadow, is_uncounted }
 }
 
 fn duration_to_wire(span: Nanos) -> prost_types::Duration {

@@ -125,6 +125,9 @@ pub struct DescriptorStatus {
     /// The descriptor would be denied if its rule were not in shadow.
     #[prost(bool, tag = "1002")]
     pub shadow_denied: bool,
+    /// The descriptor is a debit that was not counted, although others of its call were.
+    #[prost(bool, tag = "1003")]
+    pub uncounted: bool,
 }
 
 /// One more limit that a descriptor meets; Tidegate's own message.

@@ -46,7 +46,7 @@ fn status_to(status: &Status, bytes: &mut Vec<u8>) {
     }
 }
 
-/// The fields 1001 and 1002, whose tags take two bytes.
+/// The fields 1001 to 1003, whose tags take two bytes.
 #[cold]
 fn details_to(status: &Status, details: &StatusDetails, bytes: &mut Vec<u8>) {
     for further in &details.further {
@@ -61,6 +61,10 @@ fn details_to(status: &Status, details: &StatusDetails, bytes: &mut Vec<u8>) {
     }
     if details.without_shadow == Verdict::Deny {
         varint(1002 << 3 | u64::from(VARINT), bytes);
+        bytes.push(1);
+    }
+    if details.is_uncounted {
+        varint(1003 << 3 | u64::from(VARINT), bytes);
         bytes.push(1);
     }
 }

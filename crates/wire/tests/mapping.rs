@@ -194,8 +194,10 @@ fn statuses() -> impl Strategy<Value = Status> {
     let further = prop::collection::vec(further, 0..=StatusDetails::FURTHER_MAX);
     (parts, further).prop_map(|((verdict, limit, remaining, secs), further)| {
         let without_shadow = if remaining % 2 == 0 { Verdict::Deny } else { Verdict::Allow };
-        let has_details = !further.is_empty() || without_shadow == Verdict::Deny;
-        let details = has_details.then(|| Box::new(StatusDetails { further, without_shadow }));
+        let is_uncounted = remaining % 3 == 0;
+        let is_plain = without_shadow == Verdict::Allow && !is_uncounted && further.is_empty();
+        let details = StatusDetails { further, without_shadow, is_uncounted };
+        let details = (!is_plain).then(|| Box::new(details));
         let reset = Nanos::from_secs(secs);
         Status { verdict, limit: Some(limit), remaining, reset, lease: None, details }
     })

@@ -302,8 +302,10 @@ fn details() -> impl Strategy<Value = Box<StatusDetails>> {
         reset: Nanos::new(reset),
         verdict,
     });
-    (prop::collection::vec(further, 0..4), verdicts())
-        .prop_map(|(further, without_shadow)| Box::new(StatusDetails { further, without_shadow }))
+    let parts = (prop::collection::vec(further, 0..4), verdicts(), any::<bool>());
+    parts.prop_map(|(further, without_shadow, is_uncounted)| {
+        Box::new(StatusDetails { further, without_shadow, is_uncounted })
+    })
 }
 
 fn limits() -> impl Strategy<Value = LimitView> {

@@ -467,7 +467,7 @@ fn what_a_call_could_not_count_is_sent_alone_with_its_stream() {
     let both = |key: &str| [taken(key, 7), taken(key, 3)];
     assert_eq!(debits(&call), [both("200"), both("300")].concat());
     let counted = Status { lease: None, ..status(Verdict::Allow, 0, 0) };
-    let statuses = vec![counted.clone(), counted.clone(), Status::UNCOUNTED, counted];
+    let statuses = vec![counted.clone(), counted.clone(), Status::uncounted(), counted];
     let answer = made_up(Verdict::Deny, statuses);
     envoy.workers[0].on_answer(call.id, Ok(&answer));
     assert_eq!(envoy.world().sent.len(), 0, "not before the next tick");
@@ -481,6 +481,23 @@ fn what_a_call_could_not_count_is_sent_alone_with_its_stream() {
     answer_all(&mut envoy, &mut authority);
     assert_eq!(counts(&mut envoy, &["debits", "debits_lost"]), [30, 0]);
     assert!(envoy.workers[0].debits.is_empty());
+}
+
+/// A denial without a limit was taken for a debit that was not counted: a service that answers so got the same
+/// hits again and again.
+#[test]
+fn a_debit_that_is_denied_without_a_limit_is_counted() {
+    let (mut envoy, mut authority) = (envoy_of(1, &[DEBIT], 64), Authority::default());
+    run(&mut clients(&mut envoy), "100", 7.0);
+    let call = only_call(&envoy);
+    envoy.world_mut().sent.clear();
+    let denied = Status { verdict: Verdict::Deny, ..Status::NO_LIMIT };
+    envoy.workers[0].on_answer(call.id, Ok(&made_up(Verdict::Deny, vec![denied])));
+    envoy.tick_all();
+    answer_all(&mut envoy, &mut authority);
+    assert_eq!(counts(&mut envoy, &["debits", "debits_lost"]), [7, 0]);
+    assert!(envoy.workers[0].debits.is_empty());
+    assert_eq!(authority.charged.values().sum::<u64>(), 0, "it came again");
 }
 
 /// The sidecar may have counted a call that is under way when its plugin ends. Its refunds are not

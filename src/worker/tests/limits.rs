@@ -34,7 +34,11 @@ fn several(verdict: Verdict, remaining: [u32; 3], lease: Option<Lease>) -> Statu
         remaining: remaining[0],
         reset: Nanos::from_secs(5),
         lease,
-        details: Some(Box::new(StatusDetails { further, without_shadow: Verdict::Allow })),
+        details: Some(Box::new(StatusDetails {
+            further,
+            without_shadow: Verdict::Allow,
+            is_uncounted: false,
+        })),
     }
 }
 

@@ -38,7 +38,8 @@ fn allow_in_shadow() -> Vec<u8> {
 }
 
 pub(super) fn in_shadow() -> Status {
-    let details = StatusDetails { further: Vec::new(), without_shadow: Verdict::Deny };
+    let details =
+        StatusDetails { further: Vec::new(), without_shadow: Verdict::Deny, is_uncounted: false };
     Status {
         remaining: 0,
         lease: None,

@@ -12,7 +12,8 @@ const USER: [(&str, &[u8]); 1] = [("x-user", b"u")];
 /// An answer that a rule in shadow would have denied.
 fn in_shadow() -> Vec<u8> {
     let mut over = status(Verdict::Allow, "dark", 0, 30);
-    let details = StatusDetails { further: Vec::new(), without_shadow: Verdict::Deny };
+    let details =
+        StatusDetails { further: Vec::new(), without_shadow: Verdict::Deny, is_uncounted: false };
     over.details = Some(Box::new(details));
     bytes_of(Verdict::Allow, vec![over])
 }

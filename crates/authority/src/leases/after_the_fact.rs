@@ -5,7 +5,7 @@
 //!
 //! A call is counted once, however often it arrives: the number of the last call of its sequence is recorded in the
 //! same update. A call that is too much for one update is counted descriptor by descriptor, and the record says which
-//! ones are counted. Those that could not be counted then have [`Status::UNCOUNTED`]: they count under a later number.
+//! ones are counted. Those that could not be counted then have [`Status::uncounted`]: they count under a later number.
 //! Without room for the record a call that arrives twice counts twice, and refunds nothing.
 //!
 //! A refund is made only in the window that counted the hits: they may belong to an earlier one.
@@ -135,7 +135,7 @@ impl Authority {
                 }
                 Err(error) if error.may_be_committed() => return Err(error),
                 Err(error) => {
-                    answer.statuses.push(Status::UNCOUNTED);
+                    answer.statuses.push(Status::uncounted());
                     failure.get_or_insert(error);
                 }
             }
