@@ -1,7 +1,7 @@
 //! The parts that each serving process has: the authority, its limits, and the endpoints in front of it.
 
 use crate::Settings;
-use crate::shared::SharedCounters;
+use crate::shared::{self, SharedCounters};
 use std::fs::File;
 use std::sync::Arc;
 use tidegate_authority::{Authority, Observer};
@@ -11,6 +11,7 @@ use tidegate_servers::http::MetricsPage;
 use tidegate_servers::{Health, Overload, Replies, Shared, SharedHealth};
 use tidegate_stats::{Metrics, SharedCounts, Snapshot};
 use tidegate_store::Cluster;
+use tokio::task::JoinHandle;
 
 pub(crate) type OpenedFeed = (Arc<dyn Feed>, Rules);
 
@@ -41,7 +42,10 @@ impl Service {
         let shared = settings.shared.as_ref().map(SharedCounters::open).transpose()?;
         let authority = match &shared {
             None => Authority::new(local, rules, modes, observer)?,
-            Some(shared) => Authority::with_shared(local, shared.shared(), rules, modes, observer)?,
+            Some(shared) => {
+                let shared = shared.shared(store.seed());
+                Authority::with_shared(local, shared, rules, modes, observer)?
+            }
         };
         let (authority, replies) = (Arc::new(authority), Arc::new(settings.replies.clone()));
         Ok(Service { authority, feed, store, shared, metrics, replies })
@@ -50,6 +54,19 @@ impl Service {
     /// Whether servers of shared counters answer; none if there are none. Must be called in a runtime.
     pub(crate) fn shared_health(&self) -> Option<SharedHealth> {
         self.shared.as_ref().map(SharedCounters::watch)
+    }
+
+    /// Gives back tokens of shared counters that are not used, until it is aborted. Must be called in a runtime.
+    pub(crate) fn tend(&self) -> Option<JoinHandle<()>> {
+        self.shared.as_ref().map(|_| shared::tend(self.authority.clone()))
+    }
+
+    /// Gives back the tokens of shared counters, once nothing is decided any more.
+    pub(crate) async fn leave(&self, tending: Option<JoinHandle<()>>) {
+        if let Some(tending) = tending {
+            tending.abort();
+            shared::give_back(&self.authority).await;
+        }
     }
 
     /// What endpoints of this process share.

@@ -1,17 +1,21 @@
 //! Counters that machines share, as a process has them: the engine, and whether its server answers.
 
 use anyhow::Context;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_authority::{Failure, Shared};
+use tidegate_authority::{Authority, Failure, Shared};
 use tidegate_remote::{Health, Remote};
 use tidegate_servers::SharedHealth;
 use tidegate_stats::SharedCounts;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 /// How often the state of the connections is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often unused tokens are looked for.
+const TEND_EVERY: Duration = Duration::from_millis(100);
+/// How long a process that leaves waits for the server to take its tokens back.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(1);
 
 /// Where shared counters are, and what happens while they cannot be reached.
 #[derive(Debug, Clone)]
@@ -38,14 +42,14 @@ impl SharedCounters {
         Ok(SharedCounters { remote: Arc::new(remote), failure, fails_health })
     }
 
-    /// For the authority.
-    pub(crate) fn shared(&self) -> Shared {
+    /// For the authority. All processes of a sidecar have the same number.
+    pub(crate) fn shared(&self, sidecar: u64) -> Shared {
         let (clock, spawner) = (self.remote.clone(), self.remote.clone());
         Shared {
             counters: self.remote.clone(),
             clock: Arc::new(move || clock.now()),
             spawn: Arc::new(move |task| spawner.spawn(task)),
-            sidecar: RandomState::new().hash_one(0),
+            sidecar,
             failure: self.failure,
         }
     }
@@ -97,5 +101,26 @@ impl SharedCounters {
             Health::Up => None,
             Health::Down { cause } => Some(cause),
         }
+    }
+}
+
+/// Gives back tokens of shared counters that are not used. Must be called in a runtime.
+pub(crate) fn tend(authority: Arc<Authority>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        loop {
+            while authority.tend_holdings() {
+                tokio::task::yield_now().await;
+            }
+            tokio::time::sleep(TEND_EVERY).await;
+        }
+    })
+}
+
+/// Gives back all tokens of shared counters, before the process leaves.
+pub(crate) async fn give_back(authority: &Authority) {
+    if tokio::time::timeout(GIVE_BACK_MAX, authority.give_back_holdings()).await.is_err() {
+        tracing::warn!(
+            "the shared counters did not take all unused tokens back; they count until their windows end"
+        );
     }
 }

@@ -42,6 +42,11 @@ pub(crate) async fn serve(settings: &Settings, service: &Service) -> anyhow::Res
         service.feed.reload();
         services.rls.reload_files();
     };
+    let tending = service.tend();
     let ended = lifecycle.until_stopped(&mut signals, reload, decisions.failed()).await;
-    lifecycle.shut_down(ended, decisions.drain(signals.stop())).await
+    let drain = async {
+        decisions.drain(signals.stop()).await;
+        service.leave(tending).await;
+    };
+    lifecycle.shut_down(ended, drain).await
 }

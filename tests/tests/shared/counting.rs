@@ -2,11 +2,13 @@
 
 use crate::scene::{Scene, clients, on};
 use anyhow::ensure;
+use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_tests::rls::allowed_at_once;
 use tidegate_tests::shared_servers::{
     PRIMARY, Redis, RedisOptions, RedisPrograms, Replicated, ServerTls,
 };
+use tidegate_tests::wait;
 
 /// Over tokens that each holds, and directly.
 #[tokio::test]
@@ -18,6 +20,24 @@ async fn sidecars_admit_a_limit_once() -> anyhow::Result<()> {
         let allowed = allowed_at_once(clients, 60, (key, "a")).await?;
         ensure!(allowed == 100, "{key}: {allowed} of 100");
     }
+    Ok(())
+}
+
+/// Tokens that a sidecar took ahead of requests, and that nobody asks it for any more.
+#[tokio::test]
+async fn what_a_sidecar_does_not_spend_another_can() -> anyhow::Result<()> {
+    let Some(scene) = Scene::start(RedisOptions::default()).await? else { return Ok(()) };
+    let (one, two) = (scene.sidecar(&[]).await?, scene.sidecar(&[]).await?);
+    let key = ("counted", "left");
+    let mut allowed = allowed_at_once(clients(&[&one], 4).await?, 10, key).await?;
+    ensure!(allowed == 40, "{allowed} of 40");
+    wait::until("another sidecar has admitted the rest", Duration::from_secs(3), async || {
+        let clients = clients(&[&two], 1).await.ok()?;
+        allowed += allowed_at_once(clients, 10, key).await.ok()?;
+        (allowed >= 100).then_some(())
+    })
+    .await?;
+    ensure!(allowed == 100, "{allowed} of 100");
     Ok(())
 }
 

@@ -117,6 +117,7 @@ async fn serve_all(
     let reloading = tokio::spawn(service.feed.clone().run(service.authority.clone()));
     let (rounds, requested) = mpsc::channel(1);
     let reporter = tokio::spawn(report(service.page_without_store(), outgoing, requested));
+    let tending = service.tend();
     tracing::debug!("serving");
 
     let reload = || {
@@ -138,6 +139,7 @@ async fn serve_all(
     // The supervisor handles a second signal to stop. A service manager that signals all processes at once,
     // as systemd does, does not mean to cut calls short.
     endpoints.drain(std::future::pending()).await;
+    service.leave(tending).await;
     store_watch.abort();
     drop(rounds);
     let _ = tokio::time::timeout(LAST_REPORT_MAX, reporter).await;

@@ -40,12 +40,16 @@ impl Servers {
             Servers::Sentinel { sentinels, primary } => {
                 tidegate_remote::Servers::Sentinel { sentinels, primary, credentials }
             }
-            Servers::Cluster { .. } => {
-                bail!(
-                    "--authority: this version cannot use a cluster; name one server or Sentinels"
-                )
-            }
-            Servers::Memcached { .. } => bail!("--authority: this version cannot use memcached"),
+            Servers::Cluster { .. } => bail!(unsupported("a cluster")),
+            Servers::Memcached { .. } => bail!(unsupported("memcached")),
         })
     }
+}
+
+/// Counting on this machine alone instead would admit a limit as often as there are machines, so the user decides.
+fn unsupported(servers: &str) -> String {
+    format!(
+        "--authority: this version cannot use {servers}; name one Redis server or its Sentinels, or set \
+         TIDEGATE_AUTHORITY=local to count on this machine alone"
+    )
 }
