@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use tidegate_tests::client::{Client, Reply, get, send};
 use tidegate_tests::process::Process;
 use tidegate_tests::rls::Rls;
+use tidegate_tests::shared_servers::{Redis, RedisOptions, RedisPrograms};
 use tidegate_tests::sidecar::{Sidecar, home};
 use tidegate_tests::{artifacts, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -389,7 +390,9 @@ async fn the_environment_of_envoyproxy_ratelimit_is_enough_to_start() -> anyhow:
         ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
         ("LOG_LEVEL", "info"),
         ("LOG_FORMAT", "json"),
+        // No such server: counters are to stay here.
         ("REDIS_URL", "redis:6379"),
+        ("TIDEGATE_AUTHORITY", "local"),
         ("USE_STATSD", "false"),
     ];
     let process = serve(dir.path(), &set)?;
@@ -419,7 +422,7 @@ async fn the_environment_of_envoyproxy_ratelimit_is_enough_to_start() -> anyhow:
         ensure!(found["level"] == level && message.contains(says), "{found}");
         Ok(())
     };
-    about("REDIS_URL", "WARN", "has no effect: there is no Redis; counters live in --data-dir")?;
+    ensure!(!log.contains("redis"), "{log}");
     about("USE_STATSD", "WARN", "scrape /metrics")?;
     about("GRPC_UDS", "INFO", "--grpc unix:")?;
     about("SHADOW_MODE", "INFO", "--shadow-mode true")?;
@@ -429,6 +432,37 @@ async fn the_environment_of_envoyproxy_ratelimit_is_enough_to_start() -> anyhow:
         .context("no HTTP endpoint")?;
     let address = http["fields"]["address"].as_str().context("no address")?;
     ensure!(address.starts_with("127.0.0.1:"), "beyond loopback by default: {address}");
+    Ok(())
+}
+
+/// As in envoyproxy/ratelimit, where it is the only place of counters.
+#[tokio::test]
+async fn redis_url_names_the_server_of_shared_counters() -> anyhow::Result<()> {
+    let Some(programs) = RedisPrograms::find()? else { return Ok(()) };
+    let dir = TempDir::new()?;
+    let redis = Redis::start(&programs, dir.path(), RedisOptions::default()).await?;
+    let runtime = dir.path().join("runtime");
+    std::fs::create_dir_all(runtime.join("config"))?;
+    std::fs::write(runtime.join("config/limits.yaml"), LIMITS)?;
+    let socket = Sidecar::socket(dir.path()).display().to_string();
+    let (root, url) = (runtime.display().to_string(), redis.address());
+    let set = [
+        ("RUNTIME_ROOT", root.as_str()),
+        ("GRPC_UDS", &socket),
+        ("PORT", "0"),
+        ("REDIS_URL", &url),
+    ];
+    let process = serve(dir.path(), &set)?;
+    wait::until("a sidecar that is ready", wait::START, async || {
+        process.log().contains("ready").then_some(())
+    })
+    .await?;
+    let used = format!("--authority redis://{url}");
+    ensure!(process.log().contains(&used), "{used}: {}", process.log());
+    let rls = Rls::at(dir.path()).await?;
+    rls.ask(&[("client", "a")]).await?;
+    let keys: u32 = redis.command(&["DBSIZE"]).await?.parse()?;
+    ensure!(keys > 1, "the seed and a counter: {keys}");
     Ok(())
 }
 
