@@ -26,6 +26,8 @@ mod lease_terms;
 mod leases;
 #[path = "tests/nodes.rs"]
 mod nodes;
+#[path = "tests/refusing.rs"]
+mod refusing;
 #[path = "tests/shared_memory.rs"]
 mod shared_memory;
 #[path = "tests/statuses.rs"]

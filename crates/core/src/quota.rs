@@ -183,8 +183,8 @@ impl Quota {
         }
     }
 
-    /// Until when hits that will be charged at `now` may be spent: the same, except for held tokens, of which
-    /// those that end first are charged first. `state` is the state before the charge.
+    /// The time until which hits may be spent if they are charged at `now`. It differs only for held tokens, since
+    /// tokens that end first are charged first. `state` is the state before the charge.
     #[must_use]
     pub fn next_spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
         match self {

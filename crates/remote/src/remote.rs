@@ -25,7 +25,7 @@ const TRIES: u32 = 10;
 const PATIENCE_MAX: Duration = Duration::from_secs(SLACK_SECS / 2);
 /// The keys of one batch. The server does nothing else for less than half a millisecond while it commits so many.
 const BATCH_KEYS_MAX: usize = 128;
-/// The times of updates are late by what updates take at most, which is far less.
+/// How late an update may reach the server after its time was read. An update takes far less.
 const SLACK_SECS: u64 = 10;
 
 /// Counters in a server. Dropping it closes the connections.

@@ -77,8 +77,8 @@ impl Known {
         }
     }
 
-    /// Tokens that last for a second, by what was spent since the last refill; `held` are left, and requests wait for
-    /// `needed`.
+    /// The tokens for the next second, at the rate since the last refill. The holding still has `held`, and requests
+    /// wait for `needed`.
     pub(super) fn ahead(&self, held: u64, needed: u64, now: Timestamp) -> u64 {
         let spent = self.tokens.saturating_sub(held).saturating_add(needed);
         let rate = per_second(spent, now.saturating_since(self.refilled_at));

@@ -341,7 +341,7 @@ impl<'p> Round<'p> {
         }
     }
 
-    /// Has tokens of this request's refills given back, if nobody else spends them.
+    /// Watches the holdings that this request had refilled, so that unused tokens go back.
     #[cold]
     fn watch(&self, site: &Site<'_>, plan: &Plan<'p>) {
         if let Some(holdings) = site.holdings() {

@@ -1,7 +1,7 @@
 //! Where a request is decided: over local counters, over holdings, or directly over the shared counters.
 //!
-//! Directly, as every such request needs the true state: limits that count denied hits, limits in requests (of which
-//! another one may be larger), refunds, and the nodes of the FRS.
+//! Some requests need the true state and are decided directly: limits that count denied hits, limits in requests (the
+//! next request may bring a larger one), refunds, and the nodes of the FRS.
 
 use super::round::target;
 use super::{HeldQuotas, Holdings};

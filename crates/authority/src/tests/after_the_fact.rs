@@ -1,6 +1,7 @@
 //! Debits: hits that have happened and count whether or not they fit, once each, and refunds of hits that have not.
 
 use super::leases::{EVERY_ALGORITHM, leasing, wants};
+use super::refusing::Refusing;
 use super::*;
 use std::time::Duration;
 use tidegate_core::DebitRequest;
@@ -177,53 +178,16 @@ fn a_limit_replaces_those_of_its_own_stream_only() {
     }
 }
 
-/// Counters that refuse some updates, by their place in the order of all.
-struct Refusing {
-    counters: Arc<dyn Counters>,
-    updates: AtomicU64,
-    refused: Mutex<Vec<u64>>,
-    with: Undecided,
-}
-
-impl Counters for Refusing {
-    fn seed(&self) -> u64 {
-        self.counters.seed()
-    }
-
-    fn state_words(&self) -> usize {
-        self.counters.state_words()
-    }
-
-    fn capacity(&self) -> u64 {
-        self.counters.capacity()
-    }
-
-    fn answers(&self) -> Answers {
-        self.counters.answers()
-    }
-
-    fn update<'u>(
-        &'u self,
-        keys: &'u [Hashed],
-        now: Timestamp,
-        update: &'u mut Update<'u>,
-    ) -> Updating<'u> {
-        let number = self.updates.fetch_add(1, Ordering::Relaxed);
-        if self.refused.lock().expect("no panic").contains(&number) {
-            return Updating::Done(Err(self.with.clone()));
-        }
-        self.counters.update(keys, now, update)
-    }
-}
-
-/// An engine that refuses the updates with these numbers, and its counters.
-fn refusing(rules: &str, refused: &[u64], with: Undecided) -> (Fixture, Arc<Refusing>) {
+/// An engine that refuses the updates with these numbers, in the order of all, and the numbers.
+fn refusing(rules: &str, refused: &[u64], with: Undecided) -> (Fixture, Arc<Mutex<Vec<u64>>>) {
     let dir = tempfile::TempDir::new().expect("a directory");
-    let (counters, updates) = (counters(dir.path()), AtomicU64::new(0));
-    let refused = Mutex::new(refused.to_vec());
-    let counters = Arc::new(Refusing { counters, updates, refused, with });
-    let fixture = Fixture::new(counters.clone(), dir, rules, Modes::default(), Arc::new(()));
-    (fixture, counters)
+    let refused = Arc::new(Mutex::new(refused.to_vec()));
+    let (numbers, updates) = (refused.clone(), AtomicU64::new(0));
+    let counters = Refusing::new(counters(dir.path()), move |_| {
+        let number = updates.fetch_add(1, Ordering::Relaxed);
+        numbers.lock().expect("no panic").contains(&number).then(|| with.clone())
+    });
+    (Fixture::new(counters, dir, rules, Modes::default(), Arc::new(())), refused)
 }
 
 fn busy() -> Undecided {
@@ -246,12 +210,12 @@ fn uncounted(answer: &Answer) -> Vec<usize> {
 fn a_call_that_could_be_counted_only_in_part_says_which_and_counts_once() {
     // The first update is of all streams, and too large.
     for again in ["unchanged", "the rest"] {
-        let (engine, counters) = refusing(&rule(EVERY_ALGORITHM[5]), &[31, 50], busy());
+        let (engine, refused) = refusing(&rule(EVERY_ALGORITHM[5]), &[31, 50], busy());
         let answer = engine.debits(0, 1 << 20, sixty());
         assert_eq!((answer.statuses.len(), answer.verdict), (60, Verdict::Deny));
         assert_eq!(uncounted(&answer), [30, 49]);
         for number in [2, 3] {
-            *counters.refused.lock().unwrap() = Vec::new();
+            refused.lock().unwrap().clear();
             let answer = match again {
                 // The answer was lost.
                 "unchanged" => engine.debits(0, 1 << 20, sixty()),

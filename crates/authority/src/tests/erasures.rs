@@ -1,5 +1,6 @@
 //! Erased nodes: nothing of an exact window is left, though one decision needs few of its parts.
 
+use super::refusing::Refusing;
 use super::*;
 use crate::applied::match_limits;
 use crate::plan::Plan;
@@ -12,41 +13,12 @@ const HOUR: u64 = 3_600;
 const DAY: u64 = 24 * HOUR;
 
 /// An engine that takes few keys at a time.
-struct FewKeys {
-    counters: Arc<dyn Counters>,
-    keys_max: usize,
-}
-
-impl Counters for FewKeys {
-    fn seed(&self) -> u64 {
-        self.counters.seed()
-    }
-
-    fn state_words(&self) -> usize {
-        self.counters.state_words()
-    }
-
-    fn capacity(&self) -> u64 {
-        self.counters.capacity()
-    }
-
-    fn answers(&self) -> Answers {
-        self.counters.answers()
-    }
-
-    fn update<'u>(
-        &'u self,
-        keys: &'u [Hashed],
-        now: Timestamp,
-        update: &'u mut Update<'u>,
-    ) -> Updating<'u> {
-        if keys.len() > self.keys_max {
-            let (keys, words, keys_max, words_max) = (keys.len(), 0, self.keys_max, 0);
-            let too_large = UpdateError::TooLarge { keys, words, keys_max, words_max };
-            return Updating::Done(Err(too_large.into()));
-        }
-        self.counters.update(keys, now, update)
-    }
+fn few_keys(counters: Arc<dyn Counters>, keys_max: usize) -> Arc<dyn Counters> {
+    Refusing::new(counters, move |keys| {
+        let (keys, words, words_max) = (keys.len(), 0, 0);
+        let too_large = UpdateError::TooLarge { keys, words, keys_max, words_max };
+        (keys > keys_max).then(|| too_large.into())
+    })
 }
 
 fn node() -> Request {
@@ -98,7 +70,7 @@ fn an_erased_exact_window_counts_nothing_when_its_old_hours_are_read_again() {
 fn a_node_is_erased_by_an_engine_that_takes_few_keys_at_a_time() {
     check(|| {
         let Fixture { counters, dir, .. } = engine(RULES);
-        let counters = Arc::new(FewKeys { counters, keys_max: 5 });
+        let counters = few_keys(counters, 5);
         Fixture::new(counters, dir, RULES, Modes::default(), Arc::new(()))
     });
 }
@@ -106,7 +78,7 @@ fn a_node_is_erased_by_an_engine_that_takes_few_keys_at_a_time() {
 #[test]
 fn a_node_that_an_engine_takes_no_key_of_is_not_erased() {
     let Fixture { counters, dir, .. } = engine(RULES);
-    let counters = Arc::new(FewKeys { counters, keys_max: 0 });
+    let counters = few_keys(counters, 0);
     let fixture = Fixture::new(counters, dir, RULES, Modes::default(), Arc::new(()));
     let refused = wait(fixture.engine.erase_node(&node(), at(0)));
     let is_too_large =

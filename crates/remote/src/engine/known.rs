@@ -1,7 +1,7 @@
 //! Images that the server had when it last told them.
 //!
-//! Owns a cache of fixed capacity: two generations, the younger of which becomes the older when it is full. An image
-//! that is used moves to the younger. What is forgotten costs its key a second round trip, nothing else.
+//! Owns a cache of fixed capacity. It has two generations: when the younger is full, it becomes the older. An image
+//! that is used moves to the younger. A forgotten image costs its key a second round trip, nothing else.
 
 use crate::image::Image;
 use hashbrown::HashMap;

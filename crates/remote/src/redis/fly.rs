@@ -95,7 +95,7 @@ impl Inner {
     }
 }
 
-/// Why a connection has ended: its flights are told. They end soon, since nothing answers them any more.
+/// The cause of a connection's end, from one of its flights. They fail soon, since nothing answers them any more.
 async fn ended(flying: &mut JoinSet<Result<(), Cause>>) -> Cause {
     while let Some(ended) = flying.join_next().await {
         if let Ok(Err(cause)) = ended {

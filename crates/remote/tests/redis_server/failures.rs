@@ -1,4 +1,4 @@
-//! What goes wrong, and what is said and done then. No failure leaves a counter that cannot be used.
+//! Failures of the server: each has a clear cause, and leaves no counter that cannot be used.
 
 use super::*;
 use rustix::process::Signal;
