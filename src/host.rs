@@ -57,7 +57,7 @@ pub enum Unsent {
 #[derive(Debug)]
 pub struct Call<'a> {
     /// The target: a serialized `GrpcService`.
-    pub target: &'a str,
+    pub target: &'a [u8],
     /// gRPC metadata.
     pub metadata: &'a [(&'static str, String)],
     /// The serialized request.

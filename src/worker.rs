@@ -29,6 +29,8 @@ mod settling;
 mod statuses;
 mod streams;
 mod struct_json;
+mod tallies;
+mod tallying;
 mod tick_clock;
 mod token_returns;
 
@@ -45,6 +47,7 @@ use crate::worker::circuit_breaker::CircuitBreaker;
 use crate::worker::debits::Debits;
 use crate::worker::pending_calls::PendingCalls;
 use crate::worker::streams::{StreamState, Streams};
+use crate::worker::tallies::Tallies;
 use crate::worker::tick_clock::TickClock;
 use call_error::{CallError, Undecided};
 use replies::Denial;
@@ -92,6 +95,7 @@ pub struct Worker<H> {
     debits: Debits,
     /// The number of this worker's sequence of debits, once it has sent one.
     debit_sequence: Option<u64>,
+    tallies: Tallies,
     breaker: CircuitBreaker,
     tick_clock: TickClock,
     resume_queue: ResumeQueue,
@@ -130,6 +134,7 @@ impl<H: Host> Worker<H> {
             owing_bytes: 0,
             debits: Debits::default(),
             debit_sequence: None,
+            tallies: Tallies::default(),
             breaker: CircuitBreaker::new(),
             tick_clock: TickClock::new(config.timeout, TICK),
             resume_queue: ResumeQueue::default(),
@@ -192,6 +197,7 @@ impl<H: Host> Worker<H> {
         if !self.debits.is_empty() {
             self.tick_debits(now);
         }
+        self.tick_reports(now);
         self.stats.flush(&self.host);
         // In case a wake was lost.
         self.drain_queues(now);
@@ -202,7 +208,10 @@ impl<H: Host> Worker<H> {
     /// tokens. Returns the requests beyond this turn's allowance, and costs that were not counted.
     pub fn on_end(&mut self) -> Unfinished {
         let now = self.host.now();
-        while let Some(pending) = self.calls.take_any() {
+        while let Some(mut pending) = self.calls.take_any() {
+            if let Some(report) = pending.report.take() {
+                self.tallies.failed(*report);
+            }
             let waiters = pending.waiters.into_iter().map(|waiter| waiter.requester);
             for requester in pending.requester.into_iter().chain(waiters) {
                 self.fail(requester, Undecided::Failure);
@@ -211,9 +220,10 @@ impl<H: Host> Worker<H> {
         while let Some(waiter) = self.calls.unqueue() {
             self.fail(waiter.requester, Undecided::Failure);
         }
+        let tallies = self.take_tallies();
         self.return_all_to_slots(now);
         self.stats.end(&self.host);
-        self.resume_queue.take(self.debits.take_all())
+        self.resume_queue.take(self.debits.take_all(), tallies)
     }
 
     fn change_slot<R>(

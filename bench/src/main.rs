@@ -16,6 +16,7 @@ mod redis;
 mod report;
 mod rls;
 mod server;
+mod statistics;
 mod store;
 
 use anyhow::Context;
@@ -53,6 +54,9 @@ enum Suite {
     Redis,
     /// Calls of the rate limit service (beside Limitador if LIMITADOR is its server's path), and FRS
     Rls,
+    /// A day and a year of statistics at the size of an open platform, and the time of answers about them (twenty
+    /// minutes)
+    Statistics,
     /// The counter store beside in-memory rate limiters
     Store,
 }
@@ -141,6 +145,7 @@ impl Suite {
             Suite::Envoy => envoy::run(extent),
             Suite::Redis => redis::run(extent),
             Suite::Rls => rls::run(extent),
+            Suite::Statistics => statistics::run(extent, dir),
             Suite::Store => store::run(extent, dir),
         }
     }

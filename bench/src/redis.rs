@@ -29,6 +29,8 @@ struct Plan {
     rounds: usize,
     /// The length of each load.
     duration: Duration,
+    /// The load on hot keys before it.
+    warmup: Duration,
     /// The number of hot keys, each of them as busy in both extents.
     hot_keys: u64,
     /// Decisions a second on hot keys.
@@ -44,6 +46,7 @@ struct Plan {
 const FULL: Plan = Plan {
     rounds: 3,
     duration: Duration::from_secs(2),
+    warmup: Duration::from_secs(3),
     hot_keys: 1_000,
     rate: 100_000,
     steady_rate: 5_000,
@@ -54,6 +57,7 @@ const FULL: Plan = Plan {
 const QUICK: Plan = Plan {
     rounds: 1,
     duration: Duration::from_millis(500),
+    warmup: Duration::from_millis(200),
     hot_keys: 20,
     rate: 2_000,
     steady_rate: 500,

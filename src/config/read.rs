@@ -76,7 +76,7 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
     let selection = selection(&node)?;
     let sidecar = node.required("sidecar")?;
     sidecar.object("an object with `cluster`", &["cluster", "timeout_ms"], &[])?;
-    let cluster = sidecar.required("cluster")?;
+    let cluster = not_empty(&sidecar.required("cluster")?)?.to_owned();
     let mut denied = denied::denied(&node, &mut interner)?;
     let Lists { mut rate_limits, mut virtual_hosts, late_charges } =
         virtual_hosts::limits(&node, &denied.content, &mut interner, Interner::of(document))?;
@@ -92,8 +92,8 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
     };
     Ok(Config {
         domain,
-        call_target: call_target(&cluster)?,
-        cluster: cluster.text()?.to_owned(),
+        call_target: tidegate_wire::grpc_service_of_cluster(&cluster),
+        cluster,
         timeout: timeout(&sidecar)?,
         failure_mode: match variant(&node, "failure_mode", &["allow", "deny"])? {
             Some("deny") => UndecidedMode::Deny,
@@ -119,14 +119,6 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         late_charges,
         parameters: interner.parameters(),
         path: interner.header(":path"),
-    })
-}
-
-fn call_target(cluster: &Node<'_>) -> Result<String, ConfigError> {
-    let name = not_empty(cluster)?;
-    tidegate_wire::grpc_service_of_cluster(name).ok_or_else(|| {
-        let (bytes, max) = (name.len(), tidegate_wire::CLUSTER_NAME_BYTES_MAX);
-        cluster.error(&format!("the name has {bytes} bytes (maximum {max})"))
     })
 }
 

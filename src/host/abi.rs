@@ -308,7 +308,7 @@ pub(crate) fn increment_metric(metric: u32, offset: i64) -> Result<(), Status> {
 /// the effective context, as a receive or a close. Envoy ends the call after `timeout_ms`, with gRPC
 /// status 14.
 pub(crate) fn grpc_call(
-    target: &str,
+    target: &[u8],
     (service, method): (&str, &str),
     metadata: &[u8],
     message: &[u8],

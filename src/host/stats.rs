@@ -95,6 +95,8 @@ metrics! {
         Debits = "debits",
         /// Hits of ended streams that could not be debited.
         DebitsLost = "debits_lost",
+        /// Hits that were decided here and that the sidecar was not told of.
+        ReportsLost = "reports_lost",
     }
 }
 
@@ -381,6 +383,7 @@ mod tests {
             (Counter::WaitingFull, "waiting_full"),
             (Counter::Debits, "debits"),
             (Counter::DebitsLost, "debits_lost"),
+            (Counter::ReportsLost, "reports_lost"),
         ];
         for (count, name) in counts {
             stats.count(count);

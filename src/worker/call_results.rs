@@ -32,6 +32,9 @@ impl<H: Host> Worker<H> {
             }
         });
         let read_well = read.is_ok();
+        let told = pending.report.take().map(|report| {
+            self.report_ended(*report, pending.purpose, read.as_ref().err().copied(), now);
+        });
         match read {
             Ok((answer, additions)) => {
                 self.note_answer();
@@ -77,6 +80,9 @@ impl<H: Host> Worker<H> {
         self.submit_queued(now);
         if pending.purpose == Purpose::Debit && read_well {
             self.send_debits(now);
+        }
+        if told.is_some() && read_well {
+            self.send_report(now);
         }
     }
 
@@ -242,7 +248,7 @@ fn fits(pending: &PendingCall, answer: &Answer) -> bool {
     let denies_with_tokens = |status: &Status| {
         status.verdict == Verdict::Deny && status.lease.is_some_and(|lease| lease.tokens > 0)
     };
-    pending.purpose == Purpose::Return
+    matches!(pending.purpose, Purpose::Return | Purpose::Report)
         || (answer.statuses.len() == pending.descriptors.len()
             && !answer.statuses.iter().any(denies_with_tokens))
 }

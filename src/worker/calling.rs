@@ -16,7 +16,7 @@ use crate::worker::call_error::{CallError, Undecided};
 use crate::worker::pending_calls::{LeaseWish, PendingCall, Purpose, Waiter, needed, needed_by};
 use std::time::Duration;
 use tidegate_core::{Descriptor, HeaderForm, Hits, LeaseRequest, Request, Timestamp};
-use tidegate_wire::{encode_request, lease_request_metadata};
+use tidegate_wire::{append_report, encode_request, lease_request_metadata};
 
 /// Envoy ends a call itself this long after its timeout, in case no tick does. Longer than any
 /// request waits, since Envoy's timers fire early in a delayed worker.
@@ -183,6 +183,7 @@ impl<H: Host> Worker<H> {
             sent_at: self.tick_clock.now(),
             number,
             returned: Vec::new(),
+            report: None,
         }
     }
 
@@ -213,15 +214,20 @@ impl<H: Host> Worker<H> {
         &mut self,
         descriptors: Vec<Descriptor>,
         metadata: &[(&'static str, String)],
-        pending: PendingCall,
+        mut pending: PendingCall,
         now: Timestamp,
     ) -> Result<(), Box<PendingCall>> {
         let domain = self.domain_of(&pending).to_owned();
         let request = Request { domain, descriptors, hits: Hits::ONE };
+        let mut message = encode_request(&request);
+        pending.report = self.next_report(&request.domain);
+        if let Some(report) = &pending.report {
+            append_report(&report.to_wire(), &mut message);
+        }
         let call = self.host.call(&Call {
             target: &self.config.call_target,
             metadata,
-            message: &encode_request(&request),
+            message: &message,
             timeout: self.config.timeout.saturating_add(TIMEOUT_BEYOND),
         });
         let call = match call {
@@ -231,6 +237,9 @@ impl<H: Host> Worker<H> {
                 return Ok(());
             }
             Err(Unsent::Refused) => {
+                if let Some(report) = pending.report.take() {
+                    self.tallies.failed(*report);
+                }
                 self.note_failure(CallError::NotSent, pending.purpose, now);
                 return Err(Box::new(pending));
             }

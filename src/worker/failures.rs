@@ -90,6 +90,13 @@ impl<H: Host> Worker<H> {
         }
     }
 
+    /// Decisions could not be reported.
+    pub(super) fn log_untold(&mut self, now: Timestamp) {
+        if self.failure_log.is_due(Counter::ReportsLost, now) {
+            self.log("it refused a report of decisions (reports_lost)");
+        }
+    }
+
     pub(super) fn note_answer(&mut self) {
         self.tick_clock.answered();
         let logged = std::mem::take(&mut self.failure_log.outage_logged);
@@ -101,7 +108,8 @@ impl<H: Host> Worker<H> {
 
     /// A call has failed.
     pub(super) fn note_failure(&mut self, error: CallError, purpose: Purpose, now: Timestamp) {
-        if purpose != Purpose::Return {
+        // Neither counts as an ask.
+        if !matches!(purpose, Purpose::Return | Purpose::Report) {
             self.stats.count(Counter::AskErrors);
             self.stats.count(error.counter());
         }
@@ -126,7 +134,9 @@ impl<H: Host> Worker<H> {
         let is_news = match purpose {
             Purpose::Decide => true,
             Purpose::Probe => !self.failure_log.outage_logged,
-            Purpose::Refresh | Purpose::Return | Purpose::Debit => opened || error.is_answer(),
+            Purpose::Refresh | Purpose::Return | Purpose::Debit | Purpose::Report => {
+                opened || error.is_answer()
+            }
         };
         if is_news && self.failure_log.is_due(error.counter(), now) {
             self.failure_log.outage_logged |=

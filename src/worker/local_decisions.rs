@@ -53,6 +53,9 @@ impl<H: Host> Worker<H> {
         let mut indexes = std::mem::take(&mut self.indexes);
         indexes.clear();
         let decision = self.decide_each(descriptors, &mut indexes, attempt, now);
+        if decision == LocalDecision::Deny {
+            self.tally_denial(descriptors, &indexes, now);
+        }
         self.indexes = indexes;
         decision
     }
@@ -178,13 +181,25 @@ impl<H: Host> Worker<H> {
                 return false;
             }
         }
-        descriptors.iter().zip(indexes).all(|(descriptor, index)| {
+        let mut is_first = false;
+        let is_spent = descriptors.iter().zip(indexes).all(|(descriptor, index)| {
             self.local.at_mut(*index, descriptor.key).is_some_and(|record| {
                 // A peek leaves idle tokens idle, so that they go back.
                 record.spent |= descriptor.hits > 0;
-                record.state.spend(descriptor.hits, now)
+                let is_spent = record.state.spend(descriptor.hits, now);
+                if is_spent {
+                    let tallied = record.tally.allowed;
+                    is_first |= tallied == 0;
+                    // Reports come long before so many hits.
+                    record.tally.allowed = tallied.wrapping_add(descriptor.hits);
+                }
+                is_spent
             })
-        })
+        });
+        if is_first {
+            self.begin_tallies(descriptors);
+        }
+        is_spent
     }
 
     /// Takes a chunk of the lease in the slot if that has enough, and copies what else the slot
@@ -284,6 +299,7 @@ impl<H: Host> Worker<H> {
         pulled: &Pulled,
         now: Timestamp,
     ) {
+        self.set_aside(index);
         let Some(record) = self.local.get_mut(index) else { return };
         let slot = &pulled.slot;
         record.state.pool = pulled.pool;
@@ -321,9 +337,12 @@ impl<H: Host> Worker<H> {
         if let Some(index) = self.local.find(descriptor.key) {
             return index;
         }
-        let (index, tokens) = self.local.find_or_insert(descriptor.key, now);
-        for tokens in tokens {
+        let (index, evicted) = self.local.find_or_insert(descriptor.key, now);
+        for tokens in evicted.tokens {
             self.return_to_slot(tokens, now);
+        }
+        if let Some(tally) = evicted.tally {
+            self.keep_tally(tally);
         }
         index
     }

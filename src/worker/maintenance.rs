@@ -106,7 +106,10 @@ impl<H: Host> Worker<H> {
         if let Some(record) = self.local.get_mut(index) {
             record.state.pool = TokenPool::default();
             if !visited.left {
-                record.entries = Box::default();
+                // A tally needs them, too.
+                if record.tally.is_empty() {
+                    record.entries = Box::default();
+                }
                 self.local.unwatch(index);
             }
         }

@@ -9,6 +9,7 @@
 use crate::host::{CallId, StreamId};
 use crate::leases::local_table::ReturnableTokens;
 use crate::request::descriptors::{DescriptorRef, Descriptors, LeaseKey};
+use crate::worker::tallies::SentReport;
 use crate::worker::tick_clock::Tick;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -46,6 +47,8 @@ pub(crate) enum Purpose {
     Return,
     /// Counts hits of streams that have ended.
     Debit,
+    /// Only carries a report.
+    Report,
 }
 
 /// Tokens requested beyond the hits of the requester.
@@ -72,6 +75,8 @@ pub(crate) struct PendingCall {
     /// Its number, from which the sidecar derives the ids of its leases.
     pub(crate) number: u64,
     pub(crate) returned: Vec<ReturnableTokens>,
+    /// Decisions of this worker that it tells of.
+    pub(crate) report: Option<Box<SentReport>>,
 }
 
 impl PendingCall {
@@ -316,6 +321,7 @@ mod tests {
             sent_at: at(0),
             number: 0,
             returned: Vec::new(),
+            report: None,
         }
     }
 

@@ -12,11 +12,13 @@
 //! waited.
 
 use super::{Outcome, Worker};
+use crate::host::stats::Counter;
 use crate::host::{Host, StreamId};
 use crate::worker::debits::{Group, Lost};
 use crate::worker::pending_calls::Requester;
 use crate::worker::reports::with_earlier_notes;
 use crate::worker::streams::StreamState;
+use crate::worker::tallies::LeftTallies;
 use std::collections::VecDeque;
 use tidegate_core::Timestamp;
 
@@ -37,18 +39,19 @@ pub(super) struct ResumeQueue {
     woken: bool,
 }
 
-/// What an ended worker leaves to another one: decided requests that are still paused, and costs of
-/// streams that were not counted.
+/// What an ended worker leaves to another one: decided requests that are still paused, costs of
+/// streams that were not counted, and decisions that were not reported.
 #[derive(Debug)]
 pub struct Unfinished {
     decided: VecDeque<(StreamId, Outcome)>,
     costs: Vec<Group>,
+    tallies: LeftTallies,
 }
 
 impl ResumeQueue {
     /// Takes out the requests that are still paused.
-    pub(super) fn take(&mut self, costs: Vec<Group>) -> Unfinished {
-        Unfinished { decided: std::mem::take(&mut self.due), costs }
+    pub(super) fn take(&mut self, costs: Vec<Group>, tallies: LeftTallies) -> Unfinished {
+        Unfinished { decided: std::mem::take(&mut self.due), costs, tallies }
     }
 
     /// The number of decided requests that are still paused.
@@ -100,6 +103,7 @@ impl<H: Host> Worker<H> {
         for group in unfinished.costs {
             self.queue_debit(group, now);
         }
+        self.adopt_tallies(unfinished.tallies);
     }
 
     /// No worker takes over what this one leaves.
@@ -108,6 +112,7 @@ impl<H: Host> Worker<H> {
         for group in &unfinished.costs {
             self.note_lost(Lost { hits: group.hits() }, now);
         }
+        self.stats.add(Counter::ReportsLost, unfinished.tallies.hits());
         self.stats.flush(&self.host);
     }
 

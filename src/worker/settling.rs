@@ -344,6 +344,8 @@ impl<H: Host> Worker<H> {
                 false => record.state.pool.move_to(&mut TokenPool::default(), debit.hits, now),
             };
             record.spent |= paid > 0;
+            record.tally.allowed = record.tally.allowed.saturating_add(paid);
+            self.begin_tally(&descriptor_of(debit));
             debit.hits = debit.hits.saturating_sub(paid);
             self.stats.add(Counter::Debits, paid);
         }

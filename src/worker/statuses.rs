@@ -52,6 +52,7 @@ impl<H: Host> Worker<H> {
             ..lease
         });
         let lease = lease.filter(|lease| now < lease.valid_until);
+        self.set_aside(index);
         if let Some(record) = self.local.get_mut(index) {
             record.state.limit = met.tightest;
             record.further = met.further.clone();

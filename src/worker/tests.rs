@@ -12,6 +12,7 @@ mod reports;
 mod returns;
 mod schedules;
 mod states;
+mod tallies;
 mod turns;
 mod world;
 

@@ -77,6 +77,41 @@ pub fn node_modules() -> anyhow::Result<PathBuf> {
     Ok(lock.with_file_name("node_modules"))
 }
 
+/// The package that drives a Chromium; `TIDEGATE_PLAYWRIGHT` names the lock file beside others.
+///
+/// # Errors
+/// When it is not there.
+pub fn playwright() -> anyhow::Result<PathBuf> {
+    let lock = ".tools/playwright/package-lock.json";
+    let lock = there("TIDEGATE_PLAYWRIGHT", lock, "make test-end-to-end")?;
+    Ok(lock.with_file_name("node_modules"))
+}
+
+/// A Chromium: Debian's, or the one that `CHROMIUM` names.
+///
+/// # Errors
+/// When it is not there.
+pub fn chromium() -> anyhow::Result<PathBuf> {
+    there("CHROMIUM", "/usr/bin/chromium", "apt-get install chromium")
+}
+
+/// A sidecar's binary that needs no libraries, as images have it; `TIDEGATE_STATIC` names another.
+///
+/// # Errors
+/// When it is not built.
+pub fn static_sidecar() -> anyhow::Result<PathBuf> {
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    find("TIDEGATE_STATIC", &format!("target/{target}/release/tidegate"), "make build-static")
+}
+
+/// A Python that has the schemas of Kubernetes, with helm beside it; `TIDEGATE_KUBERNETES` names another.
+///
+/// # Errors
+/// When it is not there.
+pub fn kubernetes_python() -> anyhow::Result<PathBuf> {
+    there("TIDEGATE_KUBERNETES", ".tools/kubernetes/bin/python", "make test-end-to-end")
+}
+
 fn find(variable: &str, built: &str, make: &str) -> anyhow::Result<PathBuf> {
     let path = there(variable, built, make)?;
     path.canonicalize().with_context(|| format!("cannot resolve {}", path.display()))

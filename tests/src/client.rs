@@ -8,6 +8,7 @@ use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use std::net::SocketAddr;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 /// What came back.
@@ -44,6 +45,16 @@ impl Client {
         let connecting = TcpStream::connect(address);
         let stream = wait::within("a connection", wait::SOON, connecting).await??;
         stream.set_nodelay(true)?;
+        Client::over(stream).await
+    }
+
+    /// Speaks over a stream that is connected, such as one of TLS.
+    ///
+    /// # Errors
+    /// When it breaks.
+    pub async fn over(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) -> anyhow::Result<Client> {
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         Ok(Client { sender })
@@ -69,7 +80,7 @@ impl Client {
         body: impl Into<Bytes>,
     ) -> anyhow::Result<Reply> {
         let mut request = Request::builder().method(method).uri(path);
-        let host = [("host", &b"test"[..])];
+        let host = [("host", &b"localhost"[..])];
         let host = host.iter().filter(|_| headers.iter().all(|(name, _)| *name != "host"));
         for (name, value) in host.chain(headers) {
             request = request.header(*name, HeaderValue::from_bytes(value)?);

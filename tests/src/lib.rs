@@ -5,11 +5,14 @@
 //! Processes listen on loopback at ports that the system picks, log to files in a directory of
 //! their own, and are ended by process id when their handle is dropped.
 
+pub mod ads;
 pub mod artifacts;
+pub mod bare_root;
 pub mod bootstrap;
 pub mod burst;
 pub mod certificates;
 pub mod client;
+pub mod collector;
 pub mod command;
 pub mod corpus;
 pub mod decisions;
@@ -20,6 +23,7 @@ pub mod load;
 pub mod memory;
 pub mod not_run;
 pub mod plugin;
+mod ports;
 pub mod process;
 pub mod proxy;
 pub mod rls;

@@ -1,18 +1,19 @@
-//! Real servers that hold counters for several machines: Redis alone, with a replica and Sentinel, or as a cluster,
-//! and memcached.
+//! Real servers that several machines share: for counters Redis alone, with a replica and Sentinel, or as a cluster,
+//! and memcached; for statistics PostgreSQL.
 //!
 //! A test starts them in a directory of its own, on ports of loopback that it picks. They are ready when they answer,
 //! and end with their handles, by process id. A machine without the programs names the tests as not run.
 
 mod cluster;
 mod memcached;
-mod ports;
+mod postgres;
 mod redis;
 mod sentinel;
 mod tls;
 
 pub use cluster::Cluster;
 pub use memcached::Memcached;
+pub use postgres::Postgres;
 pub use redis::{Redis, RedisOptions};
 pub use sentinel::{PRIMARY, Replicated};
 pub use tls::ServerTls;
@@ -56,6 +57,38 @@ impl MemcachedProgram {
     pub fn find() -> anyhow::Result<Option<MemcachedProgram>> {
         let found = program("memcached", "TIDEGATE_MEMCACHED").map(MemcachedProgram);
         not_run::or_named("memcached (apt-get install memcached)", found)
+    }
+}
+
+/// The programs of PostgreSQL.
+#[derive(Debug, Clone)]
+pub struct PostgresPrograms {
+    server: PathBuf,
+    initdb: PathBuf,
+    is_ready: PathBuf,
+}
+
+impl PostgresPrograms {
+    /// As [`RedisPrograms::find`]. They are looked for where Debian has them, apart from the programs of users, and
+    /// where an installation from source has them.
+    ///
+    /// # Errors
+    /// As [`RedisPrograms::find`].
+    pub fn find() -> anyhow::Result<Option<PostgresPrograms>> {
+        let programs_in = |dir: PathBuf| {
+            let [server, initdb, is_ready] =
+                ["postgres", "initdb", "pg_isready"].map(|name| dir.join(name));
+            let are_there = [&server, &initdb, &is_ready].iter().all(|path| path.is_file());
+            are_there.then_some(PostgresPrograms { server, initdb, is_ready })
+        };
+        let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+        let mut dirs: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
+        dirs.sort();
+        dirs.insert(0, PathBuf::from("/usr/local/pgsql/bin"));
+        let found = dirs.into_iter().rev().find_map(programs_in);
+        let found =
+            found.context("no postgres, initdb and pg_isready in /usr/lib/postgresql/*/bin");
+        not_run::or_named("postgresql (apt-get install postgresql)", found)
     }
 }
 

@@ -62,6 +62,19 @@ impl Sidecar {
         Ok(Sidecar { process, http, dir: dir.to_owned(), limits: limits.to_owned(), flags })
     }
 
+    /// As [`Sidecar::start_with`], with its HTTP endpoint at this address, such as `0.0.0.0:0`.
+    ///
+    /// # Errors
+    /// As [`Sidecar::start`].
+    pub async fn start_at(
+        dir: &Path,
+        limits: &Path,
+        http: &str,
+        flags: &[&str],
+    ) -> anyhow::Result<Sidecar> {
+        Self::start_with(dir, limits, &[&["--http", http], flags].concat()).await
+    }
+
     /// As [`Sidecar::start_with`], under the memory limit of a group.
     ///
     /// # Errors
@@ -102,9 +115,7 @@ impl Sidecar {
     /// # Errors
     /// When it has no such endpoint.
     pub fn tcp(&self, endpoint: &str) -> anyhow::Result<SocketAddr> {
-        let log = self.process.log();
-        let address = addresses(&log, endpoint).iter().find_map(|address| address.parse().ok());
-        address.with_context(|| format!("no TCP endpoint {endpoint:?} in the log:\n{log}"))
+        tcp_in(&self.process.log(), endpoint)
     }
 
     /// Starts one on [`FREE_AND_COUNTED`] with its gRPC endpoint at a TCP port too, and returns that port.
@@ -171,7 +182,9 @@ async fn start_by(
     name: &str,
 ) -> anyhow::Result<(Process, SocketAddr)> {
     command
-        .args(["serve", "--http", "127.0.0.1:0", "--log-format", "json"])
+        .args(["serve", "--log-format", "json"])
+        // Unless the flags have another.
+        .env("TIDEGATE_HTTP", "127.0.0.1:0")
         // Unless the flags open it.
         .env("TIDEGATE_FRS", "off")
         .args(flags)
@@ -207,6 +220,15 @@ pub async fn start_until_ready(
     let ready = ready.await;
     let address = ready.with_context(|| process.log())?.context("the sidecar did not start")?;
     Ok((process, address))
+}
+
+/// The TCP address of an endpoint, from a log.
+///
+/// # Errors
+/// When there is no such endpoint.
+pub fn tcp_in(log: &str, endpoint: &str) -> anyhow::Result<SocketAddr> {
+    let address = addresses(log, endpoint).iter().find_map(|address| address.parse().ok());
+    address.with_context(|| format!("no TCP endpoint {endpoint:?} in the log:\n{log}"))
 }
 
 /// The addresses of this endpoint in a log.

@@ -20,6 +20,8 @@ pub const SOON: Duration = Duration::from_secs(1);
 pub const START: Duration = Duration::from_secs(10);
 /// Limits and certificates are looked at every 2 s; limits have to be quiet for 100 ms, or for a second at most.
 pub const RELOAD: Duration = Duration::from_secs(3);
+/// The filter reports what it decided by itself within five seconds.
+pub const REPORT: Duration = Duration::from_secs(5);
 /// The supervisor and the store's maintenance check once a second, and may need two checks for what they report.
 pub const CHECK: Duration = Duration::from_secs(2);
 /// The default of `--lease-ttl`.
@@ -123,14 +125,18 @@ pub fn left_in_window(period: Duration) -> Duration {
     Duration::from_nanos(u64::try_from(period.as_nanos() - into).unwrap_or(u64::MAX))
 }
 
+/// Servers of shared counters may begin a window so much later than this machine.
+const LATE: Duration = Duration::from_secs(3);
+
 /// Waits until the current window of `period` has at least `needed` left, so that what follows
-/// does not straddle a boundary.
+/// does not straddle a boundary, also if a server of shared counters is late.
 ///
 /// # Errors
 /// When that does not come about, as when `needed` is more than a period.
 pub async fn for_room_in_window(period: Duration, needed: Duration) -> anyhow::Result<()> {
     let what = format!("{needed:?} left in a window of {period:?}");
-    until(&what, needed, async || (left_in_window(period) >= needed).then_some(())).await
+    let has_room = |left: Duration| left >= needed && (period < HOUR || left + LATE <= period);
+    until(&what, needed, async || has_room(left_in_window(period)).then_some(())).await
 }
 
 #[cfg(test)]

@@ -86,8 +86,9 @@ impl Calls {
         match self.asks {
             Asks::Decision => {
                 let none = |_| None;
-                let (_, answer) =
+                let answered =
                     self.authority.answer_call(&mut self.reader, message, none, || now)?;
+                let (_, answer) = answered.context("the store answers at once")?;
                 encode_answer(&answer, Vec::new(), &mut self.bytes);
             }
             Asks::Lease => {
@@ -104,8 +105,9 @@ impl Calls {
                     let found = words.iter().find(|(known, _)| *known == name);
                     found.map(|(_, value)| value.as_bytes())
                 };
-                let (_, answer) =
+                let answered =
                     self.authority.answer_call(&mut self.reader, message, value_of, || now)?;
+                let (_, answer) = answered.context("the store answers at once")?;
                 encode_answer(&answer, Vec::new(), &mut self.bytes);
             }
         }

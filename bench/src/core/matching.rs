@@ -94,6 +94,7 @@ fn rule(number: u32) -> anyhow::Result<Rule> {
         path: path.clone(),
         label: String::new(),
         quota,
+        timezone: None,
         denied: DeniedHits::Ignore,
         replaces: Vec::new(),
     };

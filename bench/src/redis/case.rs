@@ -83,7 +83,7 @@ impl Case {
             for (subject, rounds) in &mut peers {
                 let (name, who) = (&self.name, subject.software.name());
                 progress::show(&format!("{name}, round {round} of {}: {who}", plan.rounds));
-                let figures = self.round(round, subject).await?;
+                let figures = self.round(plan, round, subject).await?;
                 // The first round is the warm-up.
                 if round > 0 {
                     rounds.push(figures);
@@ -97,7 +97,7 @@ impl Case {
         Ok(CaseFigures { case: self, figures })
     }
 
-    async fn round(&self, round: usize, subject: &Subject) -> anyhow::Result<Figures> {
+    async fn round(&self, plan: &Plan, round: usize, subject: &Subject) -> anyhow::Result<Figures> {
         let [server] = subject.servers.as_slice() else { anyhow::bail!("one server was started") };
         let (keys, order, group) = match self.keys {
             Keys::Hot(keys) => (keys, Order::Random, "hot".to_owned()),
@@ -107,12 +107,16 @@ impl Case {
             Some(redis) => Counters::of(redis).await,
             None => Ok(Counters::default()),
         };
-        let (redis_before, cpu_before) = (counters().await?, server.cpu_micros()?);
         let descriptor = descriptor(&group);
         let ask = Ask::Rls { descriptor: &descriptor };
-        let (target, pace, duration) = (server.address, self.pace, self.duration);
-        let load = Load { target, ask, keys, order, pace, duration, cores: Cores::Two };
-        let report = load.run().await?;
+        let (target, pace) = (server.address, self.pace);
+        let load = |duration| Load { target, ask, keys, order, pace, duration, cores: Cores::Two };
+        if let Keys::Hot(_) = self.keys {
+            // What is measured is keys that have been hot for a while: other services had their turn meanwhile.
+            load(plan.warmup).run().await?;
+        }
+        let (redis_before, cpu_before) = (counters().await?, server.cpu_micros()?);
+        let report = load(self.duration).run().await?;
         let (redis, cpu) = (counters().await? - redis_before, server.cpu_micros()? - cpu_before);
         let decided = report.decided();
         Ok(Figures {

@@ -33,6 +33,9 @@ const LIMITADOR_BEFORE: (&str, Figures) = (
     Figures { micros: 12.0, rate: 75_000.0, p99: None },
 );
 
+/// Measured last, and beside ours alone.
+const WITH_STATISTICS: Software = Software::TidegateWithStatistics;
+
 /// A server and its rounds.
 struct Peer {
     kind: Software,
@@ -76,11 +79,24 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
         for &rules in plan.rules {
             let case = name(rules, cores);
             let mut peers = measured(plan, rules, cores).await?;
+            let with_statistics = peers.pop_if(|(name, _)| *name == WITH_STATISTICS.name());
+            let mut extra = Vec::new();
+            if let (Some((name, with)), Some((_, without))) = (with_statistics, peers.first()) {
+                println!(
+                    "{case}: three statistics take {:+.1} % of CPU a call (target: at most 5)",
+                    100.0 * (with.micros / without.micros - 1.0)
+                );
+                lines.push(line(format!("{case}: {name}"), &with));
+                let metric = ("cpu_with_statistics", "us");
+                let row = Row::new(SUITE, &case, metric, with.micros);
+                extra.push(row.beside(Some(("tidegate", without.micros))));
+            }
             if peers.len() == 1 && rules == 1 && cores == Cores::One {
                 peers.push(LIMITADOR_BEFORE);
             }
             lines.extend(peers.iter().map(|(who, of)| line(format!("{case}: {who}"), of)));
             rows.extend(rows_of(&case, &peers));
+            rows.extend(extra);
         }
     }
     progress::clear();
@@ -108,7 +124,11 @@ async fn measured(
     cores: Cores,
 ) -> anyhow::Result<Vec<(&'static str, Figures)>> {
     let mut peers = Vec::new();
-    for kind in Software::all() {
+    let mut kinds = Software::all();
+    if rules == 1 {
+        kinds.push(WITH_STATISTICS);
+    }
+    for kind in kinds {
         progress::show(&format!("starting {} with {rules} rules", kind.name()));
         peers.push(Peer::start(kind, rules, cores).await?);
     }

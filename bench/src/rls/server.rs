@@ -16,10 +16,19 @@ pub(super) const DESCRIPTOR: &str = "tier=t0,user={key}";
 /// Requests per minute: nobody is denied.
 const REQUESTS: u32 = 4_000_000_000;
 
+const STATISTICS: &str = "\
+statistics:
+- {name: tiers, by: [tier]}
+- {name: users, by: [tier, user]}
+- {name: users-of-tiers, by: [tier], distinct: user}
+";
+
 /// The implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Software {
     Tidegate,
+    /// Which counts three statistics too, one of them with distinct values.
+    TidegateWithStatistics,
     Limitador,
 }
 
@@ -27,6 +36,15 @@ impl Software {
     pub(super) fn name(self) -> &'static str {
         match self {
             Software::Tidegate => "tidegate",
+            Software::TidegateWithStatistics => "tidegate with three statistics",
+            Software::Limitador => "limitador",
+        }
+    }
+
+    /// The name of its log.
+    fn log(self) -> &'static str {
+        match self {
+            Software::Tidegate | Software::TidegateWithStatistics => "tidegate",
             Software::Limitador => "limitador",
         }
     }
@@ -45,10 +63,11 @@ pub(super) async fn start(kind: Software, rules: u32, cores: Cores) -> anyhow::R
     let dir = TempDir::new()?;
     let [door, other] = free_ports()?;
     let arguments = match kind {
-        Software::Tidegate => tidegate(dir.path(), rules, door)?,
+        Software::Tidegate => tidegate(dir.path(), rules, door, "")?,
+        Software::TidegateWithStatistics => tidegate(dir.path(), rules, door, STATISTICS)?,
         Software::Limitador => limitador_arguments(dir.path(), rules, [door, other])?,
     };
-    Server::start(dir, kind.name(), cores.run(arguments), door).await
+    Server::start(dir, kind.log(), cores.run(arguments), door).await
 }
 
 /// Starts Tidegate with FRS.
@@ -70,8 +89,13 @@ fn serve(dir: &Path, limits: &Path) -> anyhow::Result<Vec<OsString>> {
     Ok(arguments)
 }
 
-fn tidegate(dir: &Path, rules: u32, grpc: SocketAddr) -> anyhow::Result<Vec<OsString>> {
-    let mut yaml = "domain: bench\ndescriptors:\n".to_owned();
+fn tidegate(
+    dir: &Path,
+    rules: u32,
+    grpc: SocketAddr,
+    statistics: &str,
+) -> anyhow::Result<Vec<OsString>> {
+    let mut yaml = format!("domain: bench\n{statistics}descriptors:\n");
     for rule in 0..rules {
         writeln!(
             yaml,

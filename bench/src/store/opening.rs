@@ -63,5 +63,5 @@ fn empty_options(bytes: u64) -> anyhow::Result<Options> {
     let sample = Geometry::by_capacity(1 << 20, LOAD)?;
     let capacity = (bytes << 20) / sample.total_bytes();
     let narrow = Geometry::by_capacity(capacity, LOAD)?;
-    Ok(Options { narrow, wide: None, eviction: Eviction::Refuse, memory_dir: None })
+    Ok(Options { narrow, wide: None, eviction: Eviction::Refuse, ..Options::default() })
 }

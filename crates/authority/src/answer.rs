@@ -3,7 +3,7 @@
 use crate::applied::{Applied, AppliedLimit, MatchedLimits};
 use crate::in_force::LimitsInForce;
 use crate::modes::Modes;
-use crate::observer::Shadow;
+use crate::outcome::{Outcome, Passing};
 use tidegate_core::{
     Charge, Decision, Enforcement, Entry, FurtherLimit, LimitView, Request, Status, StatusDetails,
     Timestamp, Value, Verdict,
@@ -35,7 +35,7 @@ impl<'a, 'm> Decided<'a, 'm> {
     pub(crate) fn statuses(&self) -> Vec<Status> {
         let mut decisions = self.decisions.iter();
         let status = |applied: &Applied<'_>| match applied {
-            Applied::Nothing => Status::NO_LIMIT,
+            Applied::UnknownDomain | Applied::NoRule | Applied::Replaced => Status::NO_LIMIT,
             Applied::Unlimited(_) => Status::UNLIMITED,
             Applied::Rule { .. } | Applied::Override(_) => {
                 let decided = applied.limits().zip(decisions.by_ref());
@@ -116,22 +116,22 @@ impl<'a, 'm> Decided<'a, 'm> {
         }
     }
 
-    /// Reports each decision under its rule. Calls `peeked_or_denied` for those of configured limits that took
-    /// nothing, which are rare.
-    pub(crate) fn report(&self, peeked_or_denied: impl Fn(&Limit, Charge, &Decision)) {
-        let (observer, mut decisions) = (&*self.limits.observer, self.decisions.iter());
+    /// Reports what became of each descriptor. Calls `peeked_or_denied` for the decisions of configured limits that
+    /// took nothing, which are rare.
+    pub(crate) fn report(
+        &self,
+        passing: Passing,
+        peeked_or_denied: impl Fn(&Limit, Charge, &Decision),
+    ) {
+        let (observer, domain) = (&*self.limits.observer, self.request.domain.as_str());
+        let mut rest = self.decisions;
         for (applied, descriptor) in self.applied.iter().zip(&self.request.descriptors) {
             let charge = self.request.charge_of(descriptor);
-            if let Applied::Unlimited(rule) = applied {
-                observer.unlimited(rule, &descriptor.entries, charge);
-            }
-            for (limit, decision) in applied.limits().zip(decisions.by_ref()) {
-                let shadow = match limit.enforcement {
-                    Enforcement::Shadow => Shadow::Yes,
-                    Enforcement::Enforce | Enforcement::Quota => Shadow::No,
-                };
-                let (of, entries) = (applied.rule().zip(limit.limit), &descriptor.entries);
-                observer.decided(of, entries, charge, decision, limit.quota.capacity(), shadow);
+            let (decisions, others) = rest.split_at(applied.limits().count().min(rest.len()));
+            rest = others;
+            let of = (domain, descriptor.entries.as_slice());
+            observer.decided(&Outcome::decided(of, applied, charge, decisions, passing));
+            for (limit, decision) in applied.limits().zip(decisions) {
                 if (charge == Charge::PEEK || !decision.is_allow())
                     && let Some(limit) = limit.limit
                 {

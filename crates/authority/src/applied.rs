@@ -9,8 +9,12 @@ use tidegate_limits::{Limit, Lookup, Match, Rule, RuleKind, Rules};
 /// What applies to one descriptor.
 #[derive(Debug)]
 pub(crate) enum Applied<'a> {
-    /// No limit.
-    Nothing,
+    /// No limit, as no file configures the domain.
+    UnknownDomain,
+    /// No rule, so no limit.
+    NoRule,
+    /// No limit, as another rule of the request replaces those of its own.
+    Replaced,
     /// A rule without a limit.
     Unlimited(&'a Rule),
     /// A rule and its limits that are not replaced; at least one.
@@ -104,9 +108,9 @@ impl<'a> MatchedLimits<'a> {
         match rules.find(domain, &descriptor.entries) {
             Lookup::UnknownDomain => {
                 self.without_domain += 1;
-                Applied::Nothing
+                Applied::UnknownDomain
             }
-            Lookup::NoRule => Applied::Nothing,
+            Lookup::NoRule => Applied::NoRule,
             Lookup::Rule(found) => {
                 let rule: &'a Rule = found.rule;
                 replaced.extend(rule.replaces());
@@ -125,19 +129,18 @@ impl<'a> MatchedLimits<'a> {
 fn brought_along<'a>(rules: &Rules, domain: &str, limit: LimitOverride) -> Applied<'a> {
     match FixedWindow::new(limit.requests, limit.unit.period()) {
         Ok(window) if rules.has_domain(domain) => Applied::Override(Quota::FixedWindow(window)),
-        _ => Applied::Nothing,
+        _ => Applied::UnknownDomain,
     }
 }
 
 impl Applied<'_> {
     pub(crate) fn limits(&self) -> impl Iterator<Item = AppliedLimit<'_>> {
         let count = match self {
-            Applied::Nothing | Applied::Unlimited(_) => 0,
             Applied::Rule { limits, .. } => limits.len(),
             Applied::Override(_) => 1,
+            _ => 0,
         };
         (0..count).filter_map(|index| match self {
-            Applied::Nothing | Applied::Unlimited(_) => None,
             Applied::Rule { found, limits } => limits.get(index).map(|limit| AppliedLimit {
                 quota: &limit.quota,
                 enforcement: found.rule.enforcement,
@@ -152,6 +155,7 @@ impl Applied<'_> {
                 label: BROUGHT_ALONG,
                 limit: None,
             }),
+            _ => None,
         })
     }
 
@@ -168,15 +172,22 @@ impl Applied<'_> {
         match self {
             Applied::Rule { found, .. } => Some(found.rule),
             Applied::Unlimited(rule) => Some(rule),
-            Applied::Nothing | Applied::Override(_) => None,
+            _ => None,
         }
+    }
+
+    /// Whether no rule and no limit applies.
+    pub(crate) fn is_nothing(&self) -> bool {
+        matches!(self, Applied::UnknownDomain | Applied::NoRule | Applied::Replaced)
     }
 
     fn drop_named(&mut self, replaced: &[&str]) -> Replaced {
         let is_replaced =
             |name: Option<&String>| name.is_some_and(|name| replaced.contains(&name.as_str()));
         let (before, left) = match self {
-            Applied::Nothing | Applied::Override(_) => return Replaced::Nothing,
+            Applied::UnknownDomain | Applied::NoRule | Applied::Replaced | Applied::Override(_) => {
+                return Replaced::Nothing;
+            }
             Applied::Unlimited(rule) => match &rule.kind {
                 RuleKind::Unlimited { name, .. } => (1, usize::from(!is_replaced(name.as_ref()))),
                 RuleKind::Limits(_) => return Replaced::Nothing,
@@ -188,7 +199,7 @@ impl Applied<'_> {
             }
         };
         if left == 0 {
-            *self = Applied::Nothing;
+            *self = Applied::Replaced;
         }
         if left < before { Replaced::Something } else { Replaced::Nothing }
     }

@@ -6,13 +6,15 @@
 
 use crate::answer::Decided;
 use crate::applied::{MatchedLimits, match_limits};
-use crate::counters::{Answers, Counters, Undecided};
+use crate::counters::{Answers, Counters, Patience, Undecided};
 use crate::holdings::{Holdings, Round, Shared, Takes};
 use crate::in_force::{LimitsInForce, Sharing};
 use crate::leases::{DEBIT_KEPT, LeaseRoom};
 use crate::modes::{DynamicMetadata, GlobalShadow, Modes};
 use crate::observer::Observer;
+use crate::outcome::Passing;
 use crate::plan::{DECISIONS, Plan};
+use crate::reports::REPORT_KEPT;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
 use tidegate_core::{Answer, Demand, Nanos, Request, Timestamp, Verdict, decide_all};
@@ -28,6 +30,7 @@ pub struct Authority {
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) lease_room: LeaseRoom,
     pub(crate) debit_room: LeaseRoom,
+    pub(crate) report_room: LeaseRoom,
     /// None if no other machine shares the counters.
     pub(crate) holdings: Option<Arc<Holdings>>,
 }
@@ -82,7 +85,17 @@ impl Authority {
             modes.lessors,
         );
         let debit_room = LeaseRoom::of_debits(counters.capacity(), DEBIT_KEPT, modes.lessors);
-        Authority { counters, limits, modes, observer, lease_room, debit_room, holdings }
+        let report_room = LeaseRoom::of_debits(counters.capacity(), REPORT_KEPT, modes.lessors);
+        Authority {
+            counters,
+            limits,
+            modes,
+            observer,
+            lease_room,
+            debit_room,
+            report_room,
+            holdings,
+        }
     }
 
     /// Puts `rules` in force. Requests under way finish by the old ones; counters live on.
@@ -105,13 +118,27 @@ impl Authority {
 
     /// Decides `request` at `now`, for a client that knows of no leases.
     pub async fn decide(&self, request: &Request, now: Timestamp) -> Result<Answer, Undecided> {
+        self.decide_within(Patience::Waits, request, now).await
+    }
+
+    pub(crate) async fn decide_within(
+        &self,
+        patience: Patience,
+        request: &Request,
+        now: Timestamp,
+    ) -> Result<Answer, Undecided> {
         let limits = self.limits.load();
-        let matched = self.matched(&limits, request);
+        let matched = self.matched(&limits, request)?;
         let site = self.site(&limits, &matched, request);
-        let mut round = Round::new(&site, Takes::Together, now);
+        let mut round = Round::new(&site, Takes::Together, patience, now)?;
         let mut plan = site.plan(&matched.each, request, self.modes, round.now);
+        round.prepare(&site, &plan).await;
         let (mut verdict, mut decisions) = (Verdict::Deny, DECISIONS.take());
         loop {
+            if site.is_apart(&plan) {
+                verdict = self.decide_apart((&site, &mut round), &plan, &mut decisions).await?;
+                break;
+            }
             let now = round.now;
             let mut update = |entries: &mut Entries<'_>| {
                 let mut words = plan.read(entries);
@@ -131,7 +158,7 @@ impl Authority {
         }
         let now = round.now;
         let decided = Decided::new(&limits, request, &matched, decisions.all(), now);
-        let answer = self.answer(&decided, &mut plan, verdict);
+        let answer = self.answer(&decided, &mut plan, verdict, Passing::Together(verdict));
         DECISIONS.set(decisions);
         Ok(answer)
     }
@@ -141,12 +168,27 @@ impl Authority {
         &self,
         limits: &'m LimitsInForce,
         request: &Request,
-    ) -> MatchedLimits<'m> {
+    ) -> Result<MatchedLimits<'m>, Undecided> {
         let matched = match_limits(&limits.rules, request);
+        self.check_domain(limits, request, &matched)?;
+        Ok(matched)
+    }
+
+    /// Reports descriptors of a domain without limits. Fails while such a domain may still get some: to allow them
+    /// would open every limit at a start.
+    pub(crate) fn check_domain(
+        &self,
+        limits: &LimitsInForce,
+        request: &Request,
+        matched: &MatchedLimits<'_>,
+    ) -> Result<(), Undecided> {
         if matched.without_domain > 0 {
             self.observer.domain_not_found(matched.without_domain);
         }
-        matched
+        match limits.rules.is_awaited() && !limits.rules.has_domain(&request.domain) {
+            true => Err(Undecided::LimitsAwaited),
+            false => Ok(()),
+        }
     }
 
     /// The answer to a request that was decided, which is reported.
@@ -155,9 +197,10 @@ impl Authority {
         decided: &Decided<'_, '_>,
         plan: &mut Plan<'_>,
         verdict: Verdict,
+        passing: Passing,
     ) -> Answer {
         let debits = &decided.limits.debits;
-        decided.report(|limit, charge, decision| debits.note(limit, charge, decision));
+        decided.report(passing, |limit, charge, decision| debits.note(limit, charge, decision));
         let statuses = decided.statuses();
         let metadata = match self.modes.metadata {
             DynamicMetadata::On => Some(decided.metadata(&statuses)),

@@ -1,9 +1,10 @@
 //! One message of the rate limit protocol, answered: an ask, an ask for leases, a debit, or a return of tokens.
 
 use crate::authority::Authority;
-use crate::counters::{Undecided, wait};
+use crate::counters::{Answers, Patience, Undecided, wait};
 use tidegate_core::{
-    Answer, DebitRequest, Descriptor, Direction, LeaseRequest, LeaseReturn, Request, Timestamp,
+    Answer, DebitRequest, Descriptor, Direction, LeaseRequest, LeaseReturn, Report, Request,
+    Timestamp,
 };
 use tidegate_wire::{RequestReader, WireError, debit_from, lease_request_from, returned_from};
 
@@ -60,36 +61,62 @@ impl Ask {
 }
 
 impl Authority {
-    /// Answers `message` at `now()`, the time once it is read. Blocks the thread if counters answer later.
+    /// Answers `message` at `now()`, the time once it is read. None if only counters that answer later can decide it: then
+    /// nothing has happened, except that a report in it was counted if the local counters answer at once.
     pub fn answer_call<'r, 'a>(
         &self,
         reader: &'r mut RequestReader,
         message: &[u8],
         value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
         now: impl FnOnce() -> Timestamp,
-    ) -> Result<(&'r Request, Answer), CallError> {
-        let request = reader.read(message)?;
-        let answer = match Ask::read(request, value_of)? {
-            Ask::Decision => wait(self.decide(request, now())),
-            Ask::Lease(ask) => wait(self.decide_leasing(request, &ask, now())),
-            Ask::Debit(debit, lease) => wait(self.debit(request, &debit, lease.as_ref(), now())),
-            Ask::Return(back) => wait(self.return_tokens(request, &back, now())),
+    ) -> Result<Option<(&'r Request, Answer)>, CallError> {
+        let (request, report) = reader.read_with_report(message)?;
+        let (ask, at_once) = (Ask::read(request, value_of)?, Patience::AtOnce);
+        if self.counters.answers() == Answers::Later {
+            return Ok(None);
+        }
+        let now = now();
+        if let Some(report) = report {
+            wait(self.count_report(&request.domain, &report, now));
+        }
+        let answer = match &ask {
+            Ask::Decision => wait(self.decide_within(at_once, request, now)),
+            Ask::Lease(ask) => wait(self.decide_leasing_within(at_once, request, ask, now)),
+            Ask::Debit(debit, lease) => {
+                wait(self.debit_within(at_once, request, debit, lease.as_ref(), now))
+            }
+            // Tokens return to the local counters, which have them.
+            Ask::Return(back) => wait(self.return_tokens(request, back, now)),
         };
-        Ok((request, answer?))
+        match answer {
+            Ok(answer) => Ok(Some((request, answer))),
+            Err(Undecided::WouldWait) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
-    /// Answers `request`, which came with `ask`.
+    /// Answers `request`, which came with `ask` and perhaps with a report, once [`answer_call`](Self::answer_call) did
+    /// not.
     pub async fn answer_ask(
         &self,
         request: &Request,
         ask: &Ask,
+        report: Option<&Report>,
         now: Timestamp,
     ) -> Result<Answer, Undecided> {
+        // Each future is some kilobytes, which would be moved with that of the caller.
+        if let Some(report) = report
+            && self.counters.answers() == Answers::Later
+        {
+            Box::pin(self.count_report(&request.domain, report, now)).await;
+        }
         match ask {
-            Ask::Decision => self.decide(request, now).await,
-            Ask::Lease(ask) => self.decide_leasing(request, ask, now).await,
-            Ask::Debit(debit, lease) => self.debit(request, debit, lease.as_ref(), now).await,
-            Ask::Return(back) => self.return_tokens(request, back, now).await,
+            Ask::Decision => Box::pin(self.decide(request, now)).await,
+            Ask::Lease(ask) => Box::pin(self.decide_leasing(request, ask, now)).await,
+            Ask::Debit(debit, lease) => {
+                Box::pin(self.debit(request, debit, lease.as_ref(), now)).await
+            }
+            Ask::Return(back) => Box::pin(self.return_tokens(request, back, now)).await,
         }
     }
 }

@@ -10,7 +10,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use tidegate_core::Timestamp;
+use tidegate_core::{KeyHash, Timestamp};
 use tidegate_store::{Class, Cluster, Entries, Hashed, UpdateError};
 
 /// Changes the states of the keys of one update, in their order. Depends on nothing but these states, and what it
@@ -27,6 +27,20 @@ pub enum Undecided {
     /// The engine is elsewhere and does not answer.
     #[error("the counters cannot be reached: {cause}")]
     Unreachable { cause: String },
+    /// Only counters that answer later can decide, and the caller does not wait. Nothing has happened.
+    #[error("the counters that machines share must be asked")]
+    WouldWait,
+    /// The domain is unknown, and limits are still to come.
+    #[error("no limits of this domain have arrived yet")]
+    LimitsAwaited,
+}
+
+/// Whether the caller of an operation waits for counters that answer later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Waits,
+    /// The operation ends when it is first polled, with [`Undecided::WouldWait`] if need be.
+    AtOnce,
 }
 
 impl Undecided {
@@ -40,6 +54,7 @@ impl Undecided {
         match self {
             Undecided::Store(error) => matches!(error, UpdateError::DataLoss),
             Undecided::Unreachable { .. } => true,
+            Undecided::WouldWait | Undecided::LimitsAwaited => false,
         }
     }
 }
@@ -57,6 +72,16 @@ pub trait Counters: Send + Sync {
 
     /// When updates end.
     fn answers(&self) -> Answers;
+
+    /// The keys that one update may have.
+    fn reach(&self) -> Reach {
+        Reach::All
+    }
+
+    /// Whether limits per second have places of their own ([`tidegate_core::KeyHash::per_second`]).
+    fn divides_seconds(&self) -> bool {
+        false
+    }
 
     /// Passes the states of `keys` to `update` and commits the changed ones: all or none. States that have expired
     /// at `now` are new. A state that is left all zero, or whose expiry is not in the future, is forgotten.
@@ -81,6 +106,28 @@ pub enum Answers {
     AtOnce,
     /// The answer may come from another thread.
     Later,
+}
+
+/// The keys that one update may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    All,
+    /// Those of limits per second, or those of others.
+    Kind,
+    /// Those of one place ([`tidegate_core::KeyHash::place`]).
+    Place,
+}
+
+impl Reach {
+    /// The keys of one update have the same number.
+    #[must_use]
+    pub fn number(self, hash: KeyHash) -> u64 {
+        match self {
+            Reach::All => 0,
+            Reach::Kind => hash.is_per_second().into(),
+            Reach::Place => hash.place(),
+        }
+    }
 }
 
 /// An update under way.

@@ -6,23 +6,30 @@
 //! leases, their records, returns and debits work over holdings unchanged.
 //!
 //! `site` says where a request is decided, `round` is one try to decide it over holdings, `flights` lets requests
-//! wait for the same refill, `refill` and `give_back` move tokens, `desk` is what this process knows of its holdings.
+//! wait for the same refill, `refill` and `give_back` move tokens, `refunds` lets
+//! refunds find the true state, `desk` is what this process knows of its holdings, `register` how many sidecars there are.
 //! docs/internals/shared-authority.md has the bounds.
 //!
 //! Invariant: tokens are in one place at a time. They are taken out of the shared counter before they are put into the
 //! holding, and out of the holding before they are given back. So a crash in between loses them, and never doubles
 //! them.
 
+mod apart;
 mod desk;
 mod flights;
 mod give_back;
 mod quotas;
 mod refill;
+mod refunds;
+mod register;
 mod round;
+mod shown;
 mod site;
 
+pub(crate) use apart::{read as read_apart, reserve};
 pub(crate) use quotas::HeldQuotas;
 pub(crate) use round::{Round, Takes};
+pub use shown::{HeldTokens, held_tokens};
 pub(crate) use site::Site;
 
 use crate::counters::{Counters, Undecided};
@@ -70,6 +77,7 @@ pub(crate) struct Holdings {
     observer: Arc<dyn Observer>,
     desk: Mutex<Desk>,
     recent: desk::Recent,
+    register: register::Register,
     sidecars: desk::Sidecars,
     /// Why the last refill failed, if it did.
     trouble: Mutex<Option<String>>,
@@ -104,6 +112,7 @@ impl Holdings {
             observer,
             desk: Mutex::default(),
             recent: desk::Recent::default(),
+            register: register::Register::default(),
             sidecars: desk::Sidecars::default(),
             trouble: Mutex::default(),
         })
@@ -130,8 +139,14 @@ impl Holdings {
     fn note(&self, reached: Result<(), &Undecided>) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         match reached {
-            Ok(()) => *trouble = None,
+            Ok(()) => {
+                *trouble = None;
+                self.sidecars.reached();
+            }
             Err(error) => {
+                if let Some(now) = self.now() {
+                    self.sidecars.not_reached(now);
+                }
                 *trouble = Some(error.to_string());
                 drop(trouble);
                 self.observer.shared_failed(error);

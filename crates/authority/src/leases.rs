@@ -17,5 +17,5 @@ pub(crate) use after_the_fact::DEBIT_KEPT;
 pub(crate) use denials::Denials;
 #[cfg(test)]
 pub(crate) use records::record_key;
-pub(crate) use records::{CounterUsers, Proxy, users_key};
-pub(crate) use room::LeaseRoom;
+pub(crate) use records::{CounterUsers, DescriptorSet, LastDebit, Proxy, reports_key, users_key};
+pub(crate) use room::{LeaseRoom, RoomChange};

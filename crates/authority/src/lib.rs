@@ -17,11 +17,15 @@ mod holdings;
 mod in_force;
 mod leases;
 mod log_rate;
+mod look;
 mod modes;
 mod nodes;
 mod observer;
+mod observers;
+mod outcome;
 mod plan;
 mod preview;
+mod reports;
 mod standalone;
 #[cfg(any(test, feature = "testing"))]
 #[path = "tests/later_counters.rs"]
@@ -29,15 +33,18 @@ pub mod testing;
 
 pub use authority::{Authority, NoWideNodes};
 pub use call::{Ask, CallError};
-pub use counters::{Answers, Counters, Undecided, Update, Updating, wait};
-pub use holdings::{Failure, Shared, Task};
+pub use counters::{Answers, Counters, Reach, Undecided, Update, Updating, wait};
+pub use holdings::{Failure, HeldTokens, Shared, Task, held_tokens};
 pub use log_rate::OncePerSecond;
+pub use look::Looked;
 pub use modes::{DynamicMetadata, GlobalQuota, GlobalShadow, Modes};
-pub use nodes::{Change, JointError, JointUse, NodeError, NodeWindow, NodeWindows, Use};
-pub use observer::{LimitObserver, Observer, Shadow};
-pub use plan::counter_keys;
+pub use nodes::{Change, JointError, JointUse, LeftError, NodeError, NodeWindow, NodeWindows, Use};
+pub use observer::{LimitObserver, Observer};
+pub use observers::Observers;
+pub use outcome::{DecidedIn, Fate, LimitOutcome, Met, Outcome, Shadow};
+pub use plan::{Hashing, counter_keys};
 pub use preview::{Previewed, preview};
-pub use standalone::open_standalone;
+pub use standalone::{open_standalone, open_store};
 
 /// The cases over counters in shared memory.
 #[cfg(test)]

@@ -6,11 +6,17 @@
 //! Start and end can be set for first-hit windows only. Other windows show their count and their last hit, token
 //! buckets their count alone.
 
+mod left;
+
+pub use left::LeftError;
+
 use crate::answer::Decided;
 use crate::applied::{Applied, match_limits};
 use crate::authority::Authority;
 use crate::counters::Undecided;
+use crate::holdings::{read_apart, reserve};
 use crate::modes::Modes;
+use crate::outcome::Passing;
 use crate::plan::{EXPIRY_SLACK, Plan, Words};
 use smallvec::SmallVec;
 use tidegate_core::{
@@ -125,36 +131,53 @@ impl Authority {
         then: impl FnOnce(Verdict, &[NodeWindows<'_>]) -> T,
     ) -> Result<T, JointError> {
         let limits = self.limits.load();
-        let matched = self.matched(&limits, request);
+        let matched = self.matched(&limits, request)?;
         let applied = &matched.each[..];
         let unknown = applied.iter().enumerate();
-        let unknown = unknown.filter(|(_, applied)| matches!(applied, Applied::Nothing));
+        let unknown = unknown.filter(|(_, applied)| applied.is_nothing());
         let unknown: SmallVec<[usize; 4]> = unknown.map(|(index, _)| index).collect();
         if !unknown.is_empty() {
             return Err(JointError::Unknown(unknown));
         }
         let site = self.true_site();
         let now = site.now(now);
-        let mut plan = Plan::of(applied, request, self.modes, site.counters.seed(), now);
+        let mut plan = Plan::of(applied, request, self.modes, site.hashing(), now);
         plan.asks.iter_mut().for_each(|ask| ask.denied = DeniedHits::Ignore);
         let (mut verdict, mut decisions) = (Verdict::Deny, Decisions::default());
         let mut words = Words::new();
-        let mut update = |entries: &mut Entries<'_>| match how {
-            JointUse::Look => {
-                words = plan.read(entries);
-                // The hits of a node that comes twice must fit together, so decide on a copy.
-                verdict = decide_all(&mut words.clone(), &plan.asks, now, &mut decisions);
-            }
-            JointUse::Acquire => {
-                verdict = plan.decide(entries, now, &mut decisions);
-                words = plan.read(entries);
-            }
+        // The hits of a node that comes twice must fit together, so a look decides on a copy.
+        let look = |words: &Words, decisions: &mut Decisions| {
+            decide_all(&mut words.clone(), &plan.asks, now, decisions)
         };
-        site.counters.update(&plan.keys, now, &mut update).await?;
+        if site.is_apart(&plan) {
+            match how {
+                JointUse::Look => {
+                    words = read_apart(site.counters, &plan, now).await?;
+                    verdict = look(&words, &mut decisions);
+                }
+                JointUse::Acquire => {
+                    let made = reserve(&site, &plan, now, &mut decisions).await?;
+                    (verdict, words) = (made.verdict, made.words);
+                }
+            }
+        } else {
+            let mut update = |entries: &mut Entries<'_>| match how {
+                JointUse::Look => {
+                    words = plan.read(entries);
+                    verdict = look(&words, &mut decisions);
+                }
+                JointUse::Acquire => {
+                    verdict = plan.decide(entries, now, &mut decisions);
+                    words = plan.read(entries);
+                }
+            };
+            site.counters.update(&plan.keys, now, &mut update).await?;
+        }
         let all = match how {
             JointUse::Look => peeked_windows(&plan, applied, &words, now),
             JointUse::Acquire => {
-                Decided::new(&limits, request, &matched, decisions.all(), now).report(|_, _, _| {});
+                Decided::new(&limits, request, &matched, decisions.all(), now)
+                    .report(Passing::Together(verdict), |_, _, _| {});
                 windows(&plan, applied, &words, decisions.all(), now)
             }
         };
@@ -176,12 +199,12 @@ impl Authority {
         then: impl FnOnce(Verdict, &NodeWindows<'_>) -> T,
     ) -> Result<T, NodeError> {
         let limits = self.limits.load();
-        let matched = self.matched(&limits, request);
+        let matched = self.matched(&limits, request)?;
         let applied = &matched.each[..];
         check_known(applied)?;
         let site = self.true_site();
         let now = site.now(now);
-        let mut plan = Plan::of(applied, request, self.modes, site.counters.seed(), now);
+        let mut plan = Plan::of(applied, request, self.modes, site.hashing(), now);
         // These commands define what denied hits do, whatever the limits say.
         let denied = if how == Use::Record { DeniedHits::Count } else { DeniedHits::Ignore };
         for ask in &mut plan.asks {
@@ -198,7 +221,8 @@ impl Authority {
         };
         site.counters.update(&plan.keys, now, &mut update).await?;
         if how != Use::Look {
-            Decided::new(&limits, request, &matched, decisions.all(), now).report(|_, _, _| {});
+            Decided::new(&limits, request, &matched, decisions.all(), now)
+                .report(Passing::Together(verdict), |_, _, _| {});
         }
         self.observer.answered(verdict);
         Ok(then(verdict, &windows(&plan, applied, &words, decisions.all(), now)))
@@ -268,7 +292,7 @@ impl Authority {
         check_known(applied)?;
         let site = self.true_site();
         let now = site.now(now);
-        let plan = Plan::of(applied, request, Modes::default(), site.counters.seed(), now);
+        let plan = Plan::of(applied, request, Modes::default(), site.hashing(), now);
         let node = Node { plan: &plan, applied, now };
         let (mut words, mut changed) = (Words::new(), Ok(()));
         let mut update = |entries: &mut Entries<'_>| {
@@ -296,7 +320,13 @@ impl Authority {
             Ok(())
         };
         self.with_node(request, now, erase, |_| ()).await?;
-        let (mut left, mut keys) = (&others[..], ERASED_KEYS);
+        Ok(existed | self.erase_parts(&others, now).await?)
+    }
+
+    /// Erases parts of counters. Returns whether any existed.
+    async fn erase_parts(&self, parts: &[Hashed], now: Timestamp) -> Result<bool, NodeError> {
+        let site = self.true_site();
+        let (mut existed, mut left, mut keys) = (false, parts, ERASED_KEYS);
         while !left.is_empty() {
             let (parts, rest) = left.split_at(keys.min(left.len()));
             let mut had_part = false;
@@ -360,20 +390,23 @@ impl Node<'_, '_, '_> {
 
     /// The keys of counters' parts that a later decision may need, but not a decision now.
     fn other_parts(&self, seed: u64) -> Vec<Hashed> {
-        let Node { plan, applied, now } = *self;
         let mut others = Vec::new();
-        for (ask, counter) in plan.asks.iter().zip(&plan.counter_of_ask) {
-            let counter = &plan.counters[*counter];
-            let class = plan.keys[counter.keys.start].class;
-            for label in ask.quota.part_labels(now) {
-                let hash = counter.hash.part(seed, label).0;
-                if plan.keys[counter.keys.clone()].iter().all(|key| key.hash != hash) {
-                    others.push(Hashed { hash, class });
-                }
+        (0..self.plan.asks.len()).for_each(|ask| self.other_parts_of(ask, seed, &mut others));
+        debug_assert_eq!(self.plan.asks.len(), limits(self.applied).count());
+        others
+    }
+
+    /// The same of one limit, added to `others`.
+    fn other_parts_of(&self, ask: usize, seed: u64, others: &mut Vec<Hashed>) {
+        let (plan, now) = (self.plan, self.now);
+        let (ask, counter) = (&plan.asks[ask], &plan.counters[plan.counter_of_ask[ask]]);
+        let class = plan.keys[counter.keys.start].class;
+        for label in ask.quota.part_labels(now) {
+            let hash = counter.hash.part(seed, label).0;
+            if plan.keys[counter.keys.clone()].iter().all(|key| key.hash != hash) {
+                others.push(Hashed { hash, class });
             }
         }
-        debug_assert_eq!(plan.asks.len(), limits(applied).count());
-        others
     }
 
     /// Sets one window, if the values are consistent.
@@ -429,7 +462,8 @@ fn name(limit: &Limit) -> &str {
 
 fn check_known(applied: &[Applied<'_>]) -> Result<(), NodeError> {
     match applied {
-        [Applied::Nothing] | [] => Err(NodeError::UnknownBusiness),
+        [one] if one.is_nothing() => Err(NodeError::UnknownBusiness),
+        [] => Err(NodeError::UnknownBusiness),
         _ => Ok(()),
     }
 }

@@ -2,8 +2,10 @@
 
 use crate::counters::Undecided;
 use crate::holdings::Failure;
+use crate::outcome::Outcome;
 use std::fmt;
-use tidegate_core::{Charge, Decision, Entry, Verdict};
+use std::time::Duration;
+use tidegate_core::{Entry, Verdict};
 use tidegate_limits::{Limit, Rule, Rules};
 
 /// Receives events. They come on the path of requests, so no method may block.
@@ -12,6 +14,11 @@ use tidegate_limits::{Limit, Rule, Rules};
 pub trait Observer: fmt::Debug + Send + Sync {
     /// New limits are in force. Decisions under them go to the observer that is returned.
     fn limits_replaced(&self, rules: &Rules) -> Box<dyn LimitObserver>;
+
+    /// Whether only the limits concern it, so that no other event need be passed to it.
+    fn is_idle(&self) -> bool {
+        false
+    }
 
     /// A rate limit call was answered.
     fn answered(&self, _verdict: Verdict) {}
@@ -37,6 +44,14 @@ pub trait Observer: fmt::Debug + Send + Sync {
 
     /// A call was refused unread, under overload.
     fn shed(&self, _endpoint: &'static str) {}
+    /// Calls were answered, each at most this long after it was read.
+    fn answered_within(&self, _endpoint: &'static str, _calls: u64, _time: Duration) {}
+    /// A connection was accepted.
+    fn connection_opened(&self, _endpoint: &'static str) {}
+    /// One that was accepted has ended.
+    fn connection_closed(&self, _endpoint: &'static str) {}
+    /// A TLS handshake failed.
+    fn tls_failed(&self, _cause: &'static str) {}
     /// A connection was refused, since there were as many as there may be.
     fn connection_refused(&self, _endpoint: &'static str) {}
     /// A connection was closed for another client.
@@ -54,29 +69,16 @@ pub trait Observer: fmt::Debug + Send + Sync {
 
 /// Receives the decisions of the limits in force.
 pub trait LimitObserver: fmt::Debug + Send + Sync {
-    /// A limit decided; `of` is none for one that the request brought along.
-    fn decided(
-        &self,
-        of: Option<(&Rule, &Limit)>,
-        entries: &[Entry],
-        charge: Charge,
-        decision: &Decision,
-        capacity: u32,
-        shadow: Shadow,
-    );
-    /// A rule allowed a descriptor without a limit.
-    fn unlimited(&self, rule: &Rule, entries: &[Entry], charge: Charge);
+    /// Whether it ignores everything, so that nothing need be passed to it.
+    fn is_idle(&self) -> bool {
+        false
+    }
+    /// The hits of a descriptor were decided, here or by the filter.
+    fn decided(&self, outcome: &Outcome<'_>);
     /// Tokens were leased.
     fn leased(&self, of: (&Rule, &Limit), entries: &[Entry], tokens: u32);
     /// Leased tokens were given back.
     fn returned(&self, of: (&Rule, &Limit), entries: &[Entry], tokens: u64);
-}
-
-/// Whether the rule of a decision only reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shadow {
-    No,
-    Yes,
 }
 
 /// Ignores everything.
@@ -87,17 +89,10 @@ impl Observer for () {
 }
 
 impl LimitObserver for () {
-    fn decided(
-        &self,
-        _of: Option<(&Rule, &Limit)>,
-        _entries: &[Entry],
-        _charge: Charge,
-        _decision: &Decision,
-        _capacity: u32,
-        _shadow: Shadow,
-    ) {
+    fn is_idle(&self) -> bool {
+        true
     }
-    fn unlimited(&self, _rule: &Rule, _entries: &[Entry], _charge: Charge) {}
+    fn decided(&self, _outcome: &Outcome<'_>) {}
     fn leased(&self, _of: (&Rule, &Limit), _entries: &[Entry], _tokens: u32) {}
     fn returned(&self, _of: (&Rule, &Limit), _entries: &[Entry], _tokens: u64) {}
 }

@@ -2,15 +2,20 @@
 //!
 //! Owns the copying of states between store entries and algorithms. Leaves all decisions to `tidegate_core`.
 
+mod places;
+
+pub(crate) use places::Part;
+
 use crate::applied::Applied;
+use crate::counters::Counters;
 use crate::holdings::{HeldQuotas, holding_key};
 use crate::modes::Modes;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::ops::Range;
 use tidegate_core::{
-    CounterKey, Decision, Decisions, Identity, KeyHash, LimitCheck, Nanos, Parts, Quota, Request,
-    StateSize, Timestamp, Verdict, decide_all,
+    CounterKey, Decision, Decisions, Identity, KeyHash, LimitCheck, Nanos, Parts, Period, Quota,
+    Request, StateSize, Timestamp, Verdict, decide_all,
 };
 use tidegate_store::{Entries, Hashed, UPDATE_KEYS_MAX};
 
@@ -50,6 +55,50 @@ pub(crate) struct Counter {
     state: Range<usize>,
 }
 
+/// How the keys of counters are made.
+#[derive(Debug, Clone, Copy)]
+pub struct Hashing {
+    seed: u64,
+    /// Whether descriptors that have limits per second alone are at places of their own.
+    divides_seconds: bool,
+}
+
+impl Hashing {
+    /// For counters that are all in one place.
+    #[must_use]
+    pub const fn undivided(seed: u64) -> Hashing {
+        Hashing { seed, divides_seconds: false }
+    }
+
+    /// For the keys of these counters.
+    #[must_use]
+    pub fn of(counters: &dyn Counters) -> Hashing {
+        Hashing { seed: counters.seed(), divides_seconds: counters.divides_seconds() }
+    }
+
+    #[must_use]
+    pub const fn seed(self) -> u64 {
+        self.seed
+    }
+
+    /// The key of a counter whose descriptor has these limits.
+    #[must_use]
+    pub fn hash<'q>(
+        self,
+        of: &Identity<'_>,
+        limits: impl IntoIterator<Item = &'q Quota>,
+    ) -> KeyHash {
+        let hash = CounterKey::new().hash(self.seed, of);
+        if self.is_per_second(limits) { hash.per_second() } else { hash }
+    }
+
+    /// Whether the counters of a descriptor with these limits are at a place of limits per second.
+    fn is_per_second<'q>(self, limits: impl IntoIterator<Item = &'q Quota>) -> bool {
+        const SECOND: Period = Period::Span(Nanos::from_secs(1));
+        self.divides_seconds && limits.into_iter().all(|limit| limit.period() == SECOND)
+    }
+}
+
 /// What a plan over holdings takes in place of counters.
 #[derive(Clone, Copy)]
 pub(crate) struct HeldPlan<'a> {
@@ -63,10 +112,10 @@ impl<'a> Plan<'a> {
         applied: &'a [Applied<'_>],
         request: &'a Request,
         modes: Modes,
-        seed: u64,
+        hashing: Hashing,
         now: Timestamp,
     ) -> Plan<'a> {
-        Plan::over(applied, request, modes, seed, None, now)
+        Plan::over(applied, request, modes, hashing, None, now)
     }
 
     /// The same over counters or holdings.
@@ -74,15 +123,16 @@ impl<'a> Plan<'a> {
         applied: &'a [Applied<'_>],
         request: &'a Request,
         modes: Modes,
-        seed: u64,
+        hashing: Hashing,
         held: Option<HeldPlan<'a>>,
         now: Timestamp,
     ) -> Plan<'a> {
         let mut plan = Plan::default();
-        let mut key = KEY.take();
+        let (mut key, seed) = (KEY.take(), hashing.seed());
         'all: for (index, (applied, descriptor)) in
             applied.iter().zip(&request.descriptors).enumerate()
         {
+            let is_per_second = hashing.is_per_second(applied.limits().map(|limit| limit.quota));
             for limit in applied.limits() {
                 if plan.keys.len() > UPDATE_KEYS_MAX {
                     // The store refuses so many keys, however many more follow.
@@ -96,6 +146,7 @@ impl<'a> Plan<'a> {
                     label: limit.label,
                 };
                 let hash = key.hash(seed, &identity);
+                let hash = if is_per_second { hash.per_second() } else { hash };
                 let holding = held.and_then(|held| Some((held, held.quotas.get(limit.limit?)?)));
                 let (state, counter) = match holding {
                     None => plan.counter(hash, limit.quota, seed, now),

@@ -5,10 +5,10 @@
 
 use crate::applied::match_limits;
 use crate::modes::Modes;
-use crate::plan::Plan;
+use crate::plan::{Hashing, Plan};
 use smallvec::SmallVec;
 use tidegate_core::{
-    Charge, Decision, Decisions, Enforcement, Parts, Request, Timestamp, Verdict, decide,
+    Charge, Decision, Decisions, Enforcement, KeyHash, Parts, Request, Timestamp, Verdict, decide,
     decide_all,
 };
 use tidegate_limits::{Limit, Rules};
@@ -21,6 +21,8 @@ pub struct Previewed {
     pub descriptor: usize,
     pub limit: Limit,
     pub enforcement: Enforcement,
+    /// The hash of its counter.
+    pub counter: KeyHash,
     /// The store keys of its counter's parts.
     pub keys: SmallVec<[Hashed; Parts::MAX]>,
     /// The decision of a peek at the counter as it is.
@@ -34,12 +36,12 @@ pub struct Previewed {
 pub fn preview<E>(
     rules: &Rules,
     request: &Request,
-    seed: u64,
+    hashing: Hashing,
     now: Timestamp,
     mut read: impl FnMut(&Hashed, &mut [u64]) -> Result<(), E>,
 ) -> Result<(Verdict, Vec<Previewed>), E> {
     let applied = match_limits(rules, request).each;
-    let plan = Plan::of(&applied, request, Modes::default(), seed, now);
+    let plan = Plan::of(&applied, request, Modes::default(), hashing, now);
     let mut words = vec![0; plan.words];
     for counter in &plan.counters {
         for (key, part) in counter.parts(&mut words) {
@@ -55,12 +57,14 @@ pub fn preview<E>(
         .zip(&plan.asks)
         .zip(plan.counter_of_ask.iter().zip(decisions.all()))
         .filter_map(|((limit, ask), (counter, then))| {
+            let hash = plan.counters[*counter].hash;
             let keys = plan.counters[*counter].keys.clone();
             let mut untouched = before[ask.state.clone()].to_vec();
             Some(Previewed {
                 descriptor: ask.descriptor,
                 limit: limit.limit?.clone(),
                 enforcement: ask.enforcement,
+                counter: hash,
                 keys: plan.keys[keys].into(),
                 now: decide(&mut untouched, ask.quota, Charge::PEEK, now),
                 then: *then,

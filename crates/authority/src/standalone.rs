@@ -21,13 +21,21 @@ pub fn open_standalone(
     limits: &Path,
     lease_ttl: Nanos,
 ) -> anyhow::Result<Authority> {
+    let store = open_store(counters, data_dir)?;
+    let modes = Modes { lease_ttl: Some(lease_ttl), ..Modes::default() };
+    let rules = load(limits, SameDomain::Refuse)?.rules;
+    Ok(Authority::new(store, rules, modes, Arc::new(()))?)
+}
+
+/// Opens the counters in `data_dir`, with room for `counters` of them.
+///
+/// # Errors
+/// When the data directory cannot be used.
+pub fn open_store(counters: u64, data_dir: &Path) -> anyhow::Result<Arc<Cluster>> {
     let narrow = Geometry::by_capacity(counters, 0.8).context("narrow nodes")?;
     let options = Options {
         wide: Some(Geometry::wide_by_capacity(512, 0.8, 33).context("wide nodes")?),
         ..Options::narrow(narrow)
     };
-    let store = Arc::new(Cluster::open(data_dir, &options)?);
-    let modes = Modes { lease_ttl: Some(lease_ttl), ..Modes::default() };
-    let rules = load(limits, SameDomain::Refuse)?.rules;
-    Ok(Authority::new(store, rules, modes, Arc::new(()))?)
+    Ok(Arc::new(Cluster::open(data_dir, &options)?))
 }

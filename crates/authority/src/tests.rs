@@ -24,10 +24,14 @@ mod lease_details;
 mod lease_terms;
 #[path = "tests/leases.rs"]
 mod leases;
+#[path = "tests/left.rs"]
+mod left;
 #[path = "tests/nodes.rs"]
 mod nodes;
 #[path = "tests/refusing.rs"]
 mod refusing;
+#[path = "tests/reports.rs"]
+mod reports;
 #[path = "tests/shared_memory.rs"]
 mod shared_memory;
 #[path = "tests/statuses.rs"]
@@ -40,11 +44,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tidegate_core::{
-    Answer, Charge, Decision, DeniedHits, Descriptor, Direction, Entry, Hits, LimitOverride, Nanos,
-    Request, Status, Timestamp, Unit, Verdict,
+    Answer, DeniedHits, Descriptor, Direction, Entry, Hits, LimitOverride, Nanos, Request, Status,
+    Timestamp, Unit, Verdict,
 };
 use tidegate_limits::{self as rules, Limit, Rule, Rules, SameDomain};
 use tidegate_store::{Class, Cluster, Geometry, Hashed, Options, UpdateError, View};
+use tidegate_wire::{RequestReader, decode_request, report_of};
 
 /// A Thursday, at midnight: every window starts here.
 const START: u64 = 1_700_092_800;
@@ -53,6 +58,26 @@ struct Fixture {
     engine: Authority,
     counters: Arc<dyn Counters>,
     dir: tempfile::TempDir,
+}
+
+/// Answers a message as a server does: at once, or else with patience.
+fn answer<'a>(
+    authority: &Authority,
+    message: &[u8],
+    value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
+    now: Timestamp,
+) -> Result<(Request, Answer), CallError> {
+    let mut reader = RequestReader::default();
+    if let Some((request, answer)) =
+        authority.answer_call(&mut reader, message, &value_of, || now)?
+    {
+        return Ok((request.clone(), answer));
+    }
+    let request = decode_request(message)?;
+    let ask = Ask::read(&request, value_of)?;
+    let report = report_of(message);
+    let answer = wait(authority.answer_ask(&request, &ask, report.as_ref(), now))?;
+    Ok((request, answer))
 }
 
 /// Counts what a test asks for.
@@ -79,19 +104,10 @@ impl Observer for Recorder {
 }
 
 impl LimitObserver for Recorder {
-    fn decided(
-        &self,
-        _of: Option<(&Rule, &Limit)>,
-        _entries: &[Entry],
-        charge: Charge,
-        _decision: &Decision,
-        _capacity: u32,
-        _shadow: Shadow,
-    ) {
-        self.0.hits.fetch_add(charge.hits().get(), Ordering::Relaxed);
+    fn decided(&self, outcome: &Outcome<'_>) {
+        let hits = outcome.charge.hits().get() * outcome.limits().count() as u64;
+        self.0.hits.fetch_add(hits, Ordering::Relaxed);
     }
-
-    fn unlimited(&self, _rule: &Rule, _entries: &[Entry], _charge: Charge) {}
 
     fn leased(&self, _of: (&Rule, &Limit), _entries: &[Entry], tokens: u32) {
         self.0.leases.fetch_add(1, Ordering::Relaxed);
@@ -230,7 +246,8 @@ fn a_preview_says_what_the_decision_after_it_says_and_takes_nothing() {
         };
         let in_force = engine.limits.load();
         let (verdict, limits) =
-            preview(&in_force.rules, request, counters.seed(), now, read).expect("a preview");
+            preview(&in_force.rules, request, Hashing::of(&*counters), now, read)
+                .expect("a preview");
         (verdict, limits.iter().map(|limit| (limit.now.remaining, limit.then)).collect::<Vec<_>>())
     };
     for (times, hits, secs, left) in

@@ -3,18 +3,28 @@
 pub(crate) mod authority;
 mod connections;
 mod frs;
+mod http;
 mod load;
 mod replies;
+mod sidecar;
+mod statistics;
 pub(crate) mod store;
 mod times;
+mod top;
+mod traces;
 mod workers;
+mod xds;
 
 pub(crate) use authority::{AuthorityOptions, url};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 pub(crate) use connections::ConnectionOptions;
 pub(crate) use frs::FrsOptions;
+pub(crate) use http::HttpOptions;
 pub(crate) use load::LoadArguments;
 pub(crate) use replies::ReplyOptions;
+pub(crate) use sidecar::{SidecarAddress, SidecarOptions};
+pub(crate) use statistics::{StatisticsOptions, StatsOptions};
 use std::path::PathBuf;
 use store::StoreCommand;
 use tidegate_core::DeniedHits;
@@ -22,7 +32,10 @@ use tidegate_data_dir::NodeCounts;
 use tidegate_limits::{Defaults, SameDomain};
 use tidegate_servers::Address;
 use times::OrOff;
+pub(crate) use top::{TailOptions, TopOptions, TopOrder};
+pub(crate) use traces::TracesOptions;
 pub(crate) use workers::WorkerOptions;
+pub(crate) use xds::{LimitsSource, XdsOptions};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -31,6 +44,7 @@ Examples:
   tidegate translate envoy.yaml
   tidegate serve --limits limits.yaml --data-dir /var/lib/tidegate
   tidegate serve --limits limits.d --data-dir data --grpc unix:/run/tidegate.sock --http off
+  tidegate serve --limits xds://gateway:18002 --data-dir off
   tidegate store inspect /var/lib/tidegate
   tidegate load --rate 5000 --duration 10s --domain shop --descriptor 'user={key}'";
 
@@ -53,10 +67,39 @@ Examples:
   tidegate check --json --diff old.yaml limits.yaml | jq .same
   git show HEAD:limits.yaml > old.yaml; tidegate check --diff old.yaml limits.yaml";
 
+const STATS_HELP: &str = "\
+Limits files declare statistics. The database may be in use, and its user need only read.
+
+Examples:
+  tidegate stats --data-dir /var/lib/tidegate
+  tidegate stats app-calls app=web --last 30d --data-dir /var/lib/tidegate
+  tidegate stats app-calls --by app --top 10 --order denied --last 1d
+  tidegate stats app-calls --by app --last 7d --step 1h --csv";
+
+const TOP_HELP: &str = "\
+Refreshes until Ctrl-C in a terminal, else prints once. Rates are hits a second, and decay over 10 seconds.
+
+Examples:
+  tidegate top
+  tidegate top --order denied --domain shop
+  tidegate top --rule none
+  tidegate top --http unix:/run/tidegate-http.sock --once
+  tidegate top --order denied --rows 100 --json | jq .descriptors";
+
+const TAIL_HELP: &str = "\
+Runs until Ctrl-C. Of each process at most 200 decisions a second that allow and 200 others are shown; what the filter
+decides in Envoy comes with its reports, after five seconds at most.
+
+Examples:
+  tidegate tail --denied
+  tidegate tail --rule shop/user --match user=17
+  tidegate tail --rule none
+  tidegate tail --json | jq .verdict";
+
 const EXPLAIN_HELP: &str = "\
 Give the entries in the order in which the filter sends them; a descriptor meets a limit only where
-both end. Nothing is counted: a data directory is only read, served or not. Without one, counters are
-taken as new. A request may have several descriptors: --and adds one. A request takes from all limits
+both end. Nothing is counted: a data directory is only read, served or not, and servers are only asked. Without
+either, counters are taken as new. A request may have several descriptors: --and adds one. A request takes from all limits
 that it meets or from none.
 
 Exit code: 0 for any answer, 1 if the limits have a mistake or the data directory cannot be read, 2 for
@@ -66,7 +109,8 @@ Examples:
   tidegate explain --limits limits.yaml client=203.0.113.9
   tidegate explain --limits limits.yaml --data-dir data --hits 5 app=web user=17
   tidegate explain --limits limits.d --domain shop user=17 --and path=/login --and app=web,user=17
-  tidegate explain --limits limits.yaml --data-dir data client=a --json | jq .verdict";
+  tidegate explain --limits limits.yaml --data-dir data client=a --json | jq .verdict
+  tidegate explain --limits limits.yaml --authority redis://redis:6379 --data-dir data client=a";
 
 const TRANSLATE_HELP: &str = "\
 Finds Envoy's rate limit filter (envoy.filters.http.ratelimit), and the virtual hosts and routes with
@@ -86,9 +130,15 @@ Examples:
   tidegate translate --domain shop --cluster tidegate routes.yaml
   curl -s localhost:9901/config_dump | tidegate translate -";
 
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  tidegate completions bash > /usr/share/bash-completion/completions/tidegate
+  tidegate completions zsh > /usr/share/zsh/site-functions/_tidegate
+  tidegate completions fish > /usr/share/fish/vendor_completions.d/tidegate.fish";
+
 /// Rate limiting for Envoy: the sidecar that owns the counters.
 #[derive(Debug, Parser)]
-#[command(name = "tidegate", version, after_help = AFTER_HELP, arg_required_else_help = true)]
+#[command(name = "tidegate", version = tidegate_process::version(), after_help = AFTER_HELP, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -107,25 +157,52 @@ pub(crate) enum Command {
     /// Translate the configuration of Envoy's own rate limit filter into that of Tidegate's
     #[command(after_help = TRANSLATE_HELP)]
     Translate(TranslateOptions),
+    /// Show statistics: hits by values of descriptors, over time
+    #[command(after_help = STATS_HELP)]
+    Stats(StatsOptions),
+    /// Show who is limited now: the hottest and the most denied descriptors of a sidecar
+    #[command(after_help = TOP_HELP)]
+    Top(TopOptions),
+    /// Show single decisions of a sidecar as they are made: a sample of them
+    #[command(after_help = TAIL_HELP)]
+    Tail(TailOptions),
     /// Inspect or edit a data directory, served or not
     #[command(subcommand, arg_required_else_help = true)]
     Store(StoreCommand),
     /// Load a rate limit service at a fixed rate, and account for every request
     Load(Box<LoadArguments>),
+    /// Print a script that completes these commands in a shell
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write the manual pages of all commands into a directory
+    Man {
+        /// The directory, which must be there
+        dir: PathBuf,
+    },
 }
 
 /// SIGTERM and SIGINT drain and stop; SIGHUP reloads the limits.
 #[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
-    /// Limits file (YAML, one domain, or the map.xml of an FRS), or a directory of them
-    #[arg(long, value_name = "PATH", env = "TIDEGATE_LIMITS")]
-    pub(crate) limits: PathBuf,
+    /// Limits file (YAML, one domain, or the map.xml of an FRS), or a directory of them; or a server of xDS,
+    /// xds://HOST:PORT, or xdss://HOST:PORT with TLS. May be given several times, with at most one path
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_LIMITS", required = true)]
+    pub(crate) limits: Vec<LimitsSource>,
+
+    #[command(flatten)]
+    pub(crate) xds: XdsOptions,
 
     #[command(flatten)]
     pub(crate) store: StoreOptions,
 
     #[command(flatten)]
     pub(crate) authority: AuthorityOptions,
+
+    #[command(flatten)]
+    pub(crate) statistics: StatisticsOptions,
 
     /// Address for gRPC: host:port, unix:PATH or off; may be given several times
     #[arg(
@@ -137,9 +214,32 @@ pub(crate) struct ServeOptions {
     )]
     pub(crate) grpc: Vec<Address>,
 
-    /// Address for /healthcheck, /metrics, /rlconfig and /json: host:port, unix:PATH or off
+    /// Whether /v1/top knows who is limited now
+    #[arg(long, value_name = "WHEN", env = "TIDEGATE_TOP", default_value = "on")]
+    pub(crate) top: OnOff,
+
+    /// Address for the console, /healthcheck, /metrics, /rlconfig, /v1 and /json: host:port, unix:PATH or off
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     pub(crate) http: Address,
+
+    #[command(flatten)]
+    pub(crate) http_options: HttpOptions,
+
+    /// Address for metrics under the names of envoyproxy/ratelimit, beside those of /metrics, and for
+    /// /healthcheck: host:port, unix:PATH or off
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_PROMETHEUS", default_value = "off")]
+    pub(crate) prometheus: Address,
+
+    /// Path of the metrics at --prometheus
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_PROMETHEUS_PATH", default_value = "/metrics")]
+    pub(crate) prometheus_path: String,
+
+    /// Permissions of the files of Unix sockets, such as 0660; by default what the umask leaves of 0777
+    #[arg(long, value_name = "MODE", env = "TIDEGATE_SOCKET_MODE", value_parser = socket_mode)]
+    pub(crate) socket_mode: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) traces: TracesOptions,
 
     #[command(flatten)]
     pub(crate) frs: FrsOptions,
@@ -200,7 +300,8 @@ pub(crate) struct ServeOptions {
 /// The data directory. An existing one keeps the geometry that it was created with.
 #[derive(Debug, Args)]
 pub(crate) struct StoreOptions {
-    /// Directory of the counters; created if missing. Several processes may share it
+    /// Directory of the counters; created if missing. Several processes may share it. off keeps the counters in the
+    /// memory of one process, which they end with
     #[arg(long, value_name = "DIR", env = "TIDEGATE_DATA_DIR")]
     pub(crate) data_dir: PathBuf,
 
@@ -250,7 +351,13 @@ pub(crate) enum EvictionPolicy {
     EvictSoonestExpiry,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnOff {
+    On,
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// Plain text
     Text,
@@ -297,9 +404,17 @@ impl ReadOptions {
     }
 }
 
+/// Permissions in octal digits.
+fn socket_mode(text: &str) -> Result<u32, String> {
+    let is_octal = !text.is_empty() && text.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
+    let mode = if is_octal { u32::from_str_radix(text, 8).ok() } else { None };
+    mode.filter(|mode| *mode <= 0o777).ok_or_else(|| "expected octal digits up to 0777".to_owned())
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CheckOptions {
-    /// Limits file (YAML, one domain, or the map.xml of an FRS), a directory of them, or the srv.xml of an FRS
+    /// Limits file (YAML, one domain, or the map.xml of an FRS), a directory of them, or the srv.xml of an FRS; - is
+    /// standard input
     #[arg(required_unless_present = "diff")]
     pub(crate) path: Option<PathBuf>,
 
@@ -342,7 +457,7 @@ pub(crate) struct ExplainOptions {
     #[arg(long, value_name = "DOMAIN")]
     pub(crate) domain: Option<String>,
 
-    /// Data directory with the live counters
+    /// Data directory with the live counters. With --authority, that of a sidecar, to show the tokens that it holds
     #[arg(long, value_name = "DIR", env = "TIDEGATE_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 
@@ -356,6 +471,9 @@ pub(crate) struct ExplainOptions {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) servers: authority::ServerOptions,
 }
 
 #[derive(Debug, Args)]

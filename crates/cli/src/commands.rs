@@ -1,9 +1,14 @@
 //! The subcommands: what each does and prints, and their exit codes.
 
+pub(crate) mod chart;
 pub(crate) mod check;
 pub(crate) mod explain;
+pub(crate) mod manual;
 pub(crate) mod serve;
+pub(crate) mod stats;
 pub(crate) mod store;
+pub(crate) mod tail;
+pub(crate) mod top;
 pub(crate) mod translate;
 
 use crate::output::Output;
@@ -42,6 +47,11 @@ pub(crate) fn with_output(
 pub(crate) fn exit_code(result: anyhow::Result<ExitCode>, failure: u8) -> ExitCode {
     result.unwrap_or_else(|error| {
         eprintln!("tidegate: {error:#}");
-        ExitCode::from(if error.is::<UsageError>() { EXIT_USAGE } else { failure })
+        exit_code_of(&error, failure)
     })
+}
+
+/// The exit code of a command that ended with this error.
+pub(crate) fn exit_code_of(error: &anyhow::Error, failure: u8) -> ExitCode {
+    ExitCode::from(if error.is::<UsageError>() { EXIT_USAGE } else { failure })
 }

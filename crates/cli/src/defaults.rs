@@ -6,6 +6,8 @@
 //! 4. the `srv.xml` of an FRS (`srv`)
 //! 5. built-in defaults
 //!
+//! A program in the place of envoyproxy/ratelimit has its built-in defaults instead (`stand_in`).
+//!
 //! clap merges 1, 2 and 5; [`parse`] makes 3 and 4 its defaults. Both are for `tidegate serve` only.
 
 mod authority;
@@ -13,12 +15,13 @@ mod authority;
 mod documented;
 pub(crate) mod ratelimit_env;
 pub(crate) mod srv;
+mod stand_in;
 
 use crate::arguments::{Cli, Command, ServeOptions, url};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
-use ratelimit_env::{Notices, RatelimitEnv};
+use ratelimit_env::{Extent, Notices, RatelimitEnv};
 use srv::Srv;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -50,17 +53,21 @@ impl FlagDefault {
 
 /// The options of this process, and notices about its environment. An error has been printed.
 pub(crate) fn parse_options() -> Result<(Cli, Notices), ExitCode> {
+    let (arguments, stand_in) = stand_in::arguments(std::env::args_os(), std::env::var_os);
     // The file must be read before the command line, as it changes the defaults there.
-    let srv = match srv::path(std::env::args_os(), std::env::var_os("TIDEGATE_SRV")) {
+    let srv = match srv::path(arguments.iter().cloned(), std::env::var_os("TIDEGATE_SRV")) {
         Some(path) => srv::read(&path).map_err(|mistakes| {
             eprintln!("tidegate: {mistakes}");
             ExitCode::FAILURE
         })?,
         None => Srv::default(),
     };
-    let environment = RatelimitEnv::read(std::env::var_os);
-    let (cli, notices) =
-        parse(std::env::args_os(), &srv, &environment).unwrap_or_else(|error| error.exit());
+    let extent = if stand_in { Extent::Whole } else { Extent::Set };
+    let mut environment = RatelimitEnv::read(extent, std::env::var_os);
+    if stand_in {
+        environment.add_built_in(&stand_in::DEFAULTS);
+    }
+    let (cli, notices) = parse(arguments, &srv, &environment).unwrap_or_else(|error| error.exit());
     if let Command::Serve(options) = &cli.command {
         let is_named = options.authority.authority.is_some();
         let of_servers = if is_named { &[] } else { environment.authority_mistakes() };
@@ -150,7 +157,8 @@ mod tests {
     #[test]
     fn the_first_source_with_a_value_wins() {
         let srv = srv::parse(Path::new("srv.xml"), b"<srv port='1' workers='2'/>").unwrap();
-        let environment = RatelimitEnv::read(|name| (name == "GRPC_PORT").then(|| "3".into()));
+        let environment =
+            RatelimitEnv::read(Extent::Set, |name| (name == "GRPC_PORT").then(|| "3".into()));
         let (none, empty) = (Srv::default(), RatelimitEnv::default());
         let limits = ["--limits", "l"];
         let frs = |arguments: &[&str], srv: &Srv| {

@@ -3,7 +3,7 @@
 use crate::defaults::srv;
 use std::path::Path;
 use tidegate_limits::Rules;
-use tidegate_limits::{self as rules, Diagnostic, SameDomain, Source};
+use tidegate_limits::{self as rules, Diagnostic, Origin, SameDomain, Source, SourceFile};
 use tidegate_xml::{self as xml, Document, ErrorKind};
 
 /// Line and column, and the message.
@@ -39,10 +39,10 @@ pub fn xml(bytes: &[u8], depth_max: usize) -> Result<Pieces, (bool, String)> {
 /// # Errors
 /// Every mistake.
 pub fn limits(name: &str, bytes: &[u8]) -> Result<(Rules, Vec<Mistake>), Vec<Mistake>> {
-    let part = |bytes: &[u8]| [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat();
-    let parts = [part(name.as_bytes()), part(bytes)].concat();
-    let source = Source::from_bytes(Path::new(name), &parts);
-    match rules::load_source(&source.ok_or_else(Vec::new)?, SameDomain::Refuse) {
+    let path = Path::new(name);
+    let file = SourceFile { path: path.to_owned(), bytes: Ok(bytes.to_vec()) };
+    let source = Source::brought(path, vec![file], Origin::Path);
+    match rules::load_source(&source, SameDomain::Refuse) {
         Ok(loaded) => Ok((loaded.rules, without_file(loaded.warnings))),
         Err(errors) => Err(without_file(errors.0)),
     }

@@ -13,7 +13,10 @@ mod output;
 mod time;
 
 use arguments::Command;
-use commands::{EXIT_USAGE, check, exit_code, explain, serve, store, translate, with_output};
+use commands::{
+    EXIT_USAGE, check, exit_code, explain, manual, serve, stats, store, tail, top, translate,
+    with_output,
+};
 use std::process::ExitCode;
 
 /// Runs the program. Exit code 2 means a mistake on the command line or in the environment.
@@ -24,18 +27,23 @@ pub fn run() -> ExitCode {
         Err(code) => return code,
     };
     match cli.command {
-        Command::Serve(options) => {
-            exit_code(serve::run(&options, &notices).map(|()| ExitCode::SUCCESS), 1)
-        }
+        Command::Serve(options) => serve::run(&options, &notices),
         Command::Check(options) => check::run(&options),
         Command::Explain(options) => exit_code(with_output(|out| explain::run(&options, out)), 1),
         Command::Translate(options) => {
             exit_code(with_output(|out| translate::run(&options, out)), EXIT_USAGE)
         }
+        Command::Stats(options) => exit_code(with_output(|out| stats::run(&options, out)), 1),
+        Command::Top(options) => exit_code(with_output(|out| top::run(&options, out)), 1),
+        Command::Tail(options) => exit_code(with_output(|out| tail::run(&options, out)), 1),
         Command::Store(command) => exit_code(with_output(|out| store::run(&command, out)), 1),
         Command::Load(arguments) => {
             let (options, output) = arguments.split();
             tidegate_load::run(&options, &output)
         }
+        Command::Completions { shell } => {
+            exit_code(with_output(|out| manual::completions(shell, out)), 1)
+        }
+        Command::Man { dir } => exit_code(manual::pages(&dir), 1),
     }
 }

@@ -104,6 +104,12 @@ impl Decisions {
     pub fn all(&self) -> &[Decision] {
         &self.all
     }
+
+    /// Takes decisions that were made elsewhere.
+    pub fn set(&mut self, all: impl IntoIterator<Item = Decision>) {
+        self.all.clear();
+        self.all.extend(all);
+    }
 }
 
 /// Decides `checks` in order, and updates the words of their counters' states.

@@ -13,14 +13,44 @@
 use crate::descriptor::Entry;
 use crate::quota::Quota;
 use crate::rate::Period;
-use xxhash_rust::xxh3::xxh3_128_with_seed;
+use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
+
+/// The bits of a place: so many that hardly two descriptors share one.
+const PLACE: u64 = (1 << 48) - 1;
+/// The bit of places that have limits per second. It is not set in those of other limits.
+const PER_SECOND: u64 = 1 << 47;
 
 /// The hash that finds a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyHash(pub u128);
 
 impl KeyHash {
-    /// The hash of the part of this counter with this label.
+    /// Hashes with the same place are kept together: all counters of one descriptor, with their parts. The lowest bits:
+    /// stores spread keys by the upper ones.
+    #[must_use]
+    pub const fn place(self) -> u64 {
+        self.0 as u64 & PLACE
+    }
+
+    /// This hash at another place.
+    #[must_use]
+    pub const fn placed(self, place: u64) -> KeyHash {
+        KeyHash(self.0 & !(PLACE as u128) | (place & PLACE) as u128)
+    }
+
+    /// This hash at the place of limits per second, for counters that have these elsewhere.
+    #[must_use]
+    pub const fn per_second(self) -> KeyHash {
+        KeyHash(self.0 | PER_SECOND as u128)
+    }
+
+    /// Whether the place is of limits per second.
+    #[must_use]
+    pub const fn is_per_second(self) -> bool {
+        self.0 as u64 & PER_SECOND != 0
+    }
+
+    /// The hash of the part of this counter with this label. It has the place of the counter.
     #[must_use]
     pub fn part(self, seed: u64, label: u64) -> KeyHash {
         if label == 0 {
@@ -29,7 +59,7 @@ impl KeyHash {
         let mut bytes = [0; 24];
         bytes[..16].copy_from_slice(&self.0.to_le_bytes());
         bytes[16..].copy_from_slice(&label.to_le_bytes());
-        KeyHash(xxh3_128_with_seed(&bytes, seed))
+        KeyHash(xxh3_128_with_seed(&bytes, seed)).placed(self.place())
     }
 }
 
@@ -61,7 +91,8 @@ impl CounterKey {
         CounterKey { bytes: Vec::new() }
     }
 
-    /// The hash of the counter of this identity.
+    /// The hash of the counter of this identity, at the place of its descriptor: all limits of a descriptor have the
+    /// same.
     pub fn hash(&mut self, seed: u64, of: &Identity<'_>) -> KeyHash {
         self.bytes.clear();
         self.bytes.push(of.quota.algorithm_tag());
@@ -71,8 +102,10 @@ impl CounterKey {
         };
         self.bytes.push(unit);
         self.bytes.extend_from_slice(&length.to_le_bytes());
-        self.part(of.domain);
         self.part(of.label);
+        // What follows is the same for all limits of the descriptor.
+        let start = self.bytes.len();
+        self.part(of.domain);
         let mut shared = of.shared.iter().peekable();
         for (index, entry) in of.entries.iter().enumerate() {
             self.part(&entry.key);
@@ -85,7 +118,9 @@ impl CounterKey {
                 }
             }
         }
-        KeyHash(xxh3_128_with_seed(&self.bytes, seed))
+        let descriptor = self.bytes.get(start..).unwrap_or_default();
+        let place = xxh3_64_with_seed(descriptor, seed) & !PER_SECOND;
+        KeyHash(xxh3_128_with_seed(&self.bytes, seed)).placed(place)
     }
 
     #[inline]

@@ -26,6 +26,7 @@ mod lease;
 mod metadata;
 mod quota;
 mod rate;
+mod report;
 mod state;
 mod units;
 
@@ -44,5 +45,6 @@ pub use lease::{DebitRequest, Demand, HeaderForm, Lease, LeaseRequest, LeaseRetu
 pub use metadata::Value;
 pub use quota::Quota;
 pub use rate::{Period, QuotaError};
+pub use report::{Report, TalliedHits, Tally};
 pub use state::{Parts, StateSize};
 pub use units::{Charge, Hits, Nanos, Timestamp, Unit};

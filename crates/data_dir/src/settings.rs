@@ -4,12 +4,13 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
-use tidegate_store::{Eviction, Geometry, GeometryError, STATE_WORDS_NARROW};
+use tidegate_store::{AfterLoss, Eviction, Geometry, GeometryError, STATE_WORDS_NARROW};
 
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Directory of the counters; created if missing.
-    pub dir: PathBuf,
+    /// Directory of the counters, created if missing. None keeps them in the memory of one process, which they end
+    /// with.
+    pub dir: Option<PathBuf>,
     /// A tmpfs for the counters while the directory is served.
     pub memory_dir: PathBuf,
     /// Number of counters; by default as many as memory allows, up to 1,048,576.
@@ -22,6 +23,8 @@ pub struct Settings {
     pub wide_capacity: u64,
     /// What happens to a new counter when all its nodes are live.
     pub eviction: Eviction,
+    /// What counts once the memory was lost.
+    pub after_loss: AfterLoss,
     /// Time between snapshots; `None` writes one at the end only.
     pub sync_interval: Option<Duration>,
 }

@@ -44,6 +44,11 @@ impl MemoryBudget {
         MemoryBudget::of(memory_limits::of_process(), files, workers)
     }
 
+    /// The budget for counters in the memory of this process.
+    pub(super) fn of_process() -> MemoryBudget {
+        MemoryBudget::of(memory_limits::of_process(), None, 0)
+    }
+
     fn of(limits: Vec<Limit>, files: Option<FileSystem>, workers: u32) -> MemoryBudget {
         let reserved = RESERVED_FOR_PROCESS + RESERVED_FOR_WORKER * u64::from(workers);
         MemoryBudget { limits, files, reserved }

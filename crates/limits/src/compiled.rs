@@ -34,6 +34,8 @@ pub struct Limit {
     /// Distinguishes its counters from those of the rule's other limits; empty for a single limit.
     pub label: String,
     pub quota: Quota,
+    /// The time zone of its windows or of its reset, as the file names it; none for UTC.
+    pub timezone: Option<String>,
     /// Whether denied hits count.
     pub denied: DeniedHits,
     /// Names of limits that do not apply to requests that meet this one.

@@ -1,5 +1,6 @@
 //! Descriptions of limits, for commands and logs.
 
+use crate::compiled::Limit;
 use jiff::Timestamp;
 use tidegate_core::{Charge, Entry, Nanos, Period, Quota, decide};
 
@@ -103,6 +104,15 @@ pub fn numbers(quota: &Quota) -> String {
         text += &format!(", reset daily at {reset}");
     }
     text
+}
+
+/// The numbers of a limit, and its time zone.
+pub fn limit(limit: &Limit) -> String {
+    let numbers = numbers(&limit.quota);
+    match &limit.timezone {
+        Some(zone) => format!("{numbers}, in {zone}"),
+        None => numbers,
+    }
 }
 
 /// A number with its noun: `1 limit`, `2,000 limits`.

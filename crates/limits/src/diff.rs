@@ -5,15 +5,17 @@
 
 mod limits;
 mod probe;
+mod statistics;
 mod tree_paths;
 
 use crate::compiled::{Rule, RuleKind, Rules};
-use crate::describe::{numbers, some_of};
+use crate::describe::{limit, some_of};
 use crate::path::{escaped, segment_ends};
 use limits::Sharing;
 use probe::Counterpart;
+use statistics::Statistics;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 use tidegate_core::Enforcement;
 use tree_paths::{TreePath, TreePaths};
@@ -28,6 +30,7 @@ pub struct Snapshot {
     rules: BTreeMap<String, Arc<Rule>>,
     /// For each path, the text that replaces the values there if they share counters.
     shares: BTreeMap<String, Option<String>>,
+    statistics: Statistics,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +42,7 @@ pub enum ChangeKind {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// The path of a rule or limit, or a domain.
+    /// The path of a rule or limit, a domain, or a statistic.
     pub path: String,
     pub kind: ChangeKind,
     /// Before and after.
@@ -74,7 +77,23 @@ impl Snapshot {
             domains: rules.domain_names().into_iter().map(str::to_owned).collect(),
             rules: rules.rules().into_iter().map(|r| (r.path.clone(), r.clone())).collect(),
             shares: paths.iter().map(|(text, path)| (text.clone(), share(path))).collect(),
+            statistics: rules.statistics().iter().map(|s| (s.name.clone(), s.clone())).collect(),
         }
+    }
+
+    /// The same for the same rules, in programs of one version.
+    pub fn fingerprint(&self) -> u64 {
+        let (mut sum, mut text) = (0, String::new());
+        let mut add = |part: &dyn fmt::Debug| {
+            text.clear();
+            // Writing to a string does not fail.
+            let _ = write!(text, "{sum:x} {part:?}");
+            sum = tidegate_core::fingerprint(text.as_bytes());
+        };
+        add(&self.domains);
+        self.rules.iter().for_each(|rule| add(&rule));
+        self.shares.iter().for_each(|share| add(&share));
+        sum as u64
     }
 
     pub fn limits(&self) -> usize {
@@ -147,6 +166,7 @@ fn compare_with<'r>(
         let unpaired = Unpaired { path, kind: ChangeKind::Added };
         changes.push(added(rule, counterpart(&unpaired)));
     }
+    changes.extend(statistics::changes(&old.statistics, &new.statistics));
     let mut changes = Changes(changes);
     changes.sort();
     changes
@@ -206,9 +226,7 @@ fn removed(rule: &Rule, after: Option<Counterpart<'_>>) -> Change {
 pub fn describe(rule: &Rule) -> String {
     let mut text = match &rule.kind {
         RuleKind::Unlimited { .. } => "unlimited".to_owned(),
-        RuleKind::Limits(limits) => {
-            limits.iter().map(|limit| numbers(&limit.quota)).collect::<Vec<_>>().join(" and ")
-        }
+        RuleKind::Limits(limits) => limits.iter().map(limit).collect::<Vec<_>>().join(" and "),
     };
     match rule.enforcement {
         Enforcement::Enforce => {}

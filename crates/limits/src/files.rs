@@ -1,7 +1,7 @@
 //! Finds the files that hold limits and reads their bytes: bounded, each file once, and only from regular
 //! files, which can neither block nor be endless.
 
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, LoadErrors};
 use std::ffi::OsStr;
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
@@ -23,15 +23,27 @@ pub enum Pipes {
     Allow,
 }
 
-/// The limits at a path, read once.
+/// Limits that were read once: those at a path, or those that feeds have brought.
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,
     /// The files, or why they cannot be listed.
     files: Result<Vec<SourceFile>, String>,
+    origin: Origin,
 }
 
-#[derive(Debug)]
+/// Where the limits of a source come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A path, where no file at all is a mistake.
+    Path,
+    /// Feeds that have all brought their limits. They may have none.
+    Feeds,
+    /// Feeds, and at least one has not brought its limits yet. An unknown domain may be among those.
+    AwaitedFeeds,
+}
+
+#[derive(Debug, Clone)]
 pub struct SourceFile {
     pub path: PathBuf,
     /// The contents, or why they cannot be read.
@@ -51,7 +63,36 @@ impl Source {
             files.push(file);
             between();
         });
-        Source { path: path.to_owned(), files: listed.map(|()| files) }
+        Source { path: path.to_owned(), files: listed.map(|()| files), origin: Origin::Path }
+    }
+
+    /// Reads `input` to its end, whose messages go by the name `stdin.yaml`, or `stdin.xml` if it is XML.
+    pub fn read_from(mut input: impl Read) -> Source {
+        let bytes = read_bounded(&mut input, FILE_BYTES_MAX);
+        let is_xml = bytes.as_ref().is_ok_and(|bytes| bytes.trim_ascii_start().starts_with(b"<"));
+        let path = PathBuf::from(if is_xml { "stdin.xml" } else { "stdin.yaml" });
+        let file = SourceFile { path: path.clone(), bytes };
+        Source { path, files: Ok(vec![file]), origin: Origin::Path }
+    }
+
+    /// Limits that feeds have brought, each with a name in place of a path. `path` names them all.
+    pub fn brought(path: &Path, files: Vec<SourceFile>, origin: Origin) -> Source {
+        Source { path: path.to_owned(), files: Ok(files), origin }
+    }
+
+    /// The files, at least one where a path must have one.
+    pub fn listed(&self) -> Result<&[SourceFile], LoadErrors> {
+        let whole = |message: &str| LoadErrors(vec![Diagnostic::new(&self.path, None, message)]);
+        match self.files() {
+            Ok([]) if self.origin == Origin::Path => {
+                Err(whole("no *.yaml, *.yml or *.xml file in this directory"))
+            }
+            files => files.map_err(whole),
+        }
+    }
+
+    pub fn origin(&self) -> Origin {
+        self.origin
     }
 
     pub fn path(&self) -> &Path {
@@ -64,7 +105,11 @@ impl Source {
 
     /// Serializes the files for another process; none unless all could be read.
     pub fn to_bytes(&self) -> Option<Vec<u8>> {
-        let mut bytes = Vec::new();
+        let mut bytes = vec![match self.origin {
+            Origin::Path => 0,
+            Origin::Feeds => 1,
+            Origin::AwaitedFeeds => 2,
+        }];
         for file in self.files().ok()? {
             for part in [file.path.as_os_str().as_bytes(), file.bytes.as_ref().ok()?] {
                 bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
@@ -75,14 +120,21 @@ impl Source {
     }
 
     /// Deserializes the files that another process read at `path`; none if the bytes are incomplete.
-    pub fn from_bytes(path: &Path, mut bytes: &[u8]) -> Option<Source> {
+    pub fn from_bytes(path: &Path, bytes: &[u8]) -> Option<Source> {
+        let (origin, mut bytes) = bytes.split_first()?;
+        let origin = match origin {
+            0 => Origin::Path,
+            1 => Origin::Feeds,
+            2 => Origin::AwaitedFeeds,
+            _ => return None,
+        };
         let mut files = Vec::new();
         while !bytes.is_empty() {
             let name = OsStr::from_bytes(next_part(&mut bytes)?);
             let text = next_part(&mut bytes)?.to_vec();
             files.push(SourceFile { path: name.into(), bytes: Ok(text) });
         }
-        Some(Source { path: path.to_owned(), files: Ok(files) })
+        Some(Source { path: path.to_owned(), files: Ok(files), origin })
     }
 
     /// Why nothing at all could be read at the path, if so.
@@ -172,6 +224,17 @@ fn read(file: &Path, pipes: Pipes, room: u64) -> Result<Vec<u8>, String> {
     } else {
         format!("this file and those before it have more than {ALL_BYTES_MAX} bytes")
     })
+}
+
+/// All bytes of an input without a size.
+fn read_bounded(input: &mut impl Read, most: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = input.take(most + 1).read_to_end(&mut bytes);
+    read.map_err(|cause| format!("cannot read: {cause}"))?;
+    match bytes.len() as u64 <= most {
+        true => Ok(bytes),
+        false => Err(format!("more than {most} bytes; split the file")),
+    }
 }
 
 /// Refuses anything but a regular file.

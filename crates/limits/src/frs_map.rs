@@ -279,6 +279,7 @@ fn limits(
             path: format!("{path}/key#{name}"),
             label: name.to_owned(),
             quota: Quota::FirstHitWindow(window),
+            timezone: None,
             denied: DeniedHits::Ignore,
             replaces: Vec::new(),
         });

@@ -18,6 +18,7 @@ mod load;
 mod loader;
 pub mod lookup;
 mod path;
+mod statistics;
 mod text;
 mod time_of_day;
 pub mod usage_based;
@@ -29,10 +30,11 @@ pub use compiled::{
     Rules,
 };
 pub use diagnostic::{Diagnostic, LoadErrors, Position};
-pub use files::{Pipes, Source, SourceFile, each_file, limits_files};
+pub use files::{Origin, Pipes, Source, SourceFile, each_file, limits_files};
 pub use load::{load, load_source};
 pub use loader::{Defaults, Loaded, SameDomain};
-pub use path::{escaped, unescaped};
+pub use path::{escaped, segment, unescaped};
+pub use statistics::{STATISTIC_KEYS_MAX, STATISTICS_MAX, Statistic};
 pub use text::{suggestion, whole_number};
 pub use zone::daily_reset;
 

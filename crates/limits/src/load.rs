@@ -1,7 +1,7 @@
 //! Loads a limits file or a directory of them, each file with the reader for its syntax.
 
-use crate::diagnostic::{Diagnostic, LoadErrors};
-use crate::files::{self, Pipes, Source};
+use crate::diagnostic::LoadErrors;
+use crate::files::{self, Origin, Pipes, Source};
 use crate::frs_map;
 use crate::loader::{Defaults, Loaded, Loader};
 use crate::yaml;
@@ -15,13 +15,7 @@ pub fn load(path: &Path, defaults: impl Into<Defaults>) -> Result<Loaded, LoadEr
 
 /// Loads files that have been read already, and touches no others.
 pub fn load_source(source: &Source, defaults: impl Into<Defaults>) -> Result<Loaded, LoadErrors> {
-    let whole =
-        |message: &str| Err(LoadErrors(vec![Diagnostic::new(source.path(), None, message)]));
-    let files = match source.files() {
-        Ok([]) => return whole("no *.yaml, *.yml or *.xml file in this directory"),
-        Ok(files) => files,
-        Err(cause) => return whole(cause),
-    };
+    let files = source.listed()?;
     let mut loader = Loader::new(defaults.into());
     for file in files {
         match files::text(file) {
@@ -32,5 +26,6 @@ pub fn load_source(source: &Source, defaults: impl Into<Defaults>) -> Result<Loa
             Err(error) => loader.errors.push(error),
         }
     }
+    loader.rules.set_awaited(source.origin() == Origin::AwaitedFeeds);
     loader.finish()
 }

@@ -2,6 +2,7 @@
 
 use crate::compiled::Rules;
 use crate::diagnostic::{Diagnostic, LoadErrors, Position};
+use crate::statistics::Statistic;
 use crate::text::quoted;
 use crate::zone::Zones;
 use std::collections::{HashMap, HashSet};
@@ -65,6 +66,9 @@ pub(crate) struct CrossFile {
     pub(crate) names: HashMap<Arc<str>, HashSet<String>>,
     /// Names in `replaces`, checked once all files have been read.
     pub(crate) replaced: Vec<Replaced>,
+    pub(crate) statistics: Vec<Statistic>,
+    /// The first place of each name of a statistic.
+    pub(crate) statistic_names: RulePositions,
 }
 
 pub(crate) struct Replaced {
@@ -114,7 +118,8 @@ impl Loader {
         if !self.errors.is_empty() {
             return Err(LoadErrors(self.errors));
         }
-        let CrossFile { positions, names, replaced, .. } = self.cross_file;
+        let CrossFile { positions, names, replaced, statistics, .. } = self.cross_file;
+        self.rules.set_statistics(statistics);
         for Replaced { domain, name, file, position } in replaced {
             if names.get(&domain).is_some_and(|names| names.contains(&name)) {
                 continue;

@@ -31,7 +31,7 @@ pub fn unescaped(part: &str) -> String {
 
 /// The segment for a key and a matcher of its values. The `=` after the key is unambiguous, because an
 /// escaped key has none.
-pub(crate) fn segment(key: &str, matcher: &Matcher) -> String {
+pub fn segment(key: &str, matcher: &Matcher) -> String {
     match matcher {
         Matcher::Any => escaped(key),
         _ => format!("{}={}", escaped(key), spelling(matcher)),

@@ -8,6 +8,7 @@ mod hostile;
 mod limit_errors;
 mod limits;
 mod matching;
+mod statistics;
 mod warnings;
 
 use super::{Diagnostic, Loaded, SameDomain, load};
@@ -45,7 +46,7 @@ fn load_text(text: &str) -> Result<(Rules, Vec<String>), Vec<String>> {
 
 /// The rules of a file without errors and warnings.
 #[track_caller]
-fn rules(text: &str) -> Rules {
+pub(crate) fn rules(text: &str) -> Rules {
     let (rules, warnings) = load_text(text).unwrap_or_else(|e| panic!("{e:#?}\n{text}"));
     assert_eq!(warnings, [""; 0], "for\n{text}");
     rules

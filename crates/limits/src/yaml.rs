@@ -11,6 +11,7 @@ mod limit;
 mod matching;
 mod metadata;
 mod period;
+mod statistics;
 mod unreachable;
 
 use crate::compiled::RuleNode;
@@ -22,10 +23,12 @@ use context::{Context, Diagnostics};
 use descriptor::{Ancestors, read_descriptors};
 use fields::{Fields, Keys};
 use limit::read_count_denied;
+use statistics::read_statistics;
 use std::path::Path;
 use std::sync::Arc;
 
-const FILE: Keys = Keys { map: "a limits file", known: &["domain", "descriptors", "count_denied"] };
+const FILE: Keys =
+    Keys { map: "a limits file", known: &["domain", "descriptors", "count_denied", "statistics"] };
 
 const TOO_DEEP: &str = "nested too deeply (maximum: 30 levels of descriptors)";
 
@@ -68,6 +71,7 @@ fn read_domain(loader: &mut Loader, fields: &Fields<'_>, diagnostics: &mut Diagn
     let cross_file = &mut loader.cross_file;
     let mut context = Context { diagnostics, cross_file, file, domain, denied };
     read_descriptors(descriptors, root, &Ancestors::none(path), &mut context);
+    read_statistics(fields, &mut context);
 }
 
 /// The keys of a descriptor and of a limit.

@@ -552,6 +552,7 @@ fn rules_and_limits_are_listed_by_path() {
         path: path.to_owned(),
         label: String::new(),
         quota: quota.clone(),
+        timezone: None,
         denied: DeniedHits::Ignore,
         replaces: Vec::new(),
     };

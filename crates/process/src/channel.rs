@@ -11,11 +11,11 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use tokio::io::AsyncReadExt;
+use tokio::io::Interest;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 /// The size of the length field, in bytes.
@@ -95,14 +95,7 @@ impl Channel {
 
     fn send_all(&self, mut bytes: &[u8], mut files: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
         while !bytes.is_empty() {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
-                bail!("no room to pass a file");
-            }
-            let sent = rustix::io::retry_on_intr(|| {
-                sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
-            })?;
+            let sent = send_some(self.stream.as_fd(), bytes, files)?;
             // The file goes with the first bytes.
             files = &[];
             bytes = &bytes[sent..];
@@ -130,34 +123,59 @@ impl Channel {
     }
 
     fn read(&mut self) -> anyhow::Result<usize> {
-        let mut bytes = [0; READ_BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_READ))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = rustix::io::retry_on_intr(|| {
-            let mut pieces = [IoSliceMut::new(&mut bytes)];
-            recvmsg(&self.stream, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC)
-        })?;
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(files) = message {
-                self.files.extend(files);
-            }
-        }
-        self.decoder.feed(&bytes[..received.bytes]);
-        Ok(received.bytes)
+        Ok(receive_some(self.stream.as_fd(), &mut self.decoder, &mut self.files)?)
     }
 
-    /// Converts the channel for use by tasks; no more files can be passed. Must be called in a runtime.
+    /// Converts the channel for use by tasks. Must be called in a runtime.
     pub(crate) fn split(self) -> anyhow::Result<(Incoming, Outgoing)> {
         self.stream.set_nonblocking(true)?;
         let (read, write) = tokio::net::UnixStream::from_std(self.stream)?.into_split();
-        Ok((Incoming { read, decoder: self.decoder }, Outgoing(write)))
+        Ok((Incoming { read, decoder: self.decoder, files: self.files }, Outgoing(write)))
     }
+}
+
+/// Sends the first bytes, and `files` with them. Returns the number of bytes.
+fn send_some(
+    stream: BorrowedFd<'_>,
+    bytes: &[u8],
+    files: &[BorrowedFd<'_>],
+) -> std::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
+        return Err(std::io::Error::other("no room to pass a file"));
+    }
+    let send = || sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+    Ok(rustix::io::retry_on_intr(send)?)
+}
+
+/// Reads bytes and files. Returns the number of bytes, 0 at the end.
+fn receive_some(
+    stream: BorrowedFd<'_>,
+    decoder: &mut Decoder,
+    received_files: &mut VecDeque<OwnedFd>,
+) -> std::io::Result<usize> {
+    let mut bytes = [0; READ_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_READ))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        let mut pieces = [IoSliceMut::new(&mut bytes)];
+        recvmsg(stream, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            received_files.extend(files);
+        }
+    }
+    decoder.feed(&bytes[..received.bytes]);
+    Ok(received.bytes)
 }
 
 #[derive(Debug)]
 pub(crate) struct Incoming {
     read: OwnedReadHalf,
     decoder: Decoder,
+    files: VecDeque<OwnedFd>,
 }
 
 impl Incoming {
@@ -167,11 +185,22 @@ impl Incoming {
             if let Some(message) = self.decoder.next()? {
                 return Ok(Some(message));
             }
-            self.decoder.bytes.reserve(READ_BYTES);
-            if self.read.read_buf(&mut self.decoder.bytes).await? == 0 {
-                return Ok(None);
+            let stream: &tokio::net::UnixStream = self.read.as_ref();
+            stream.readable().await?;
+            let (decoder, files) = (&mut self.decoder, &mut self.files);
+            let read = || receive_some(stream.as_fd(), decoder, files);
+            match stream.try_io(Interest::READABLE, read) {
+                Ok(0) => return Ok(None),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// The file of the last message, which carries one.
+    pub(crate) fn file(&mut self) -> anyhow::Result<OwnedFd> {
+        self.files.pop_front().context("a message lacks its file")
     }
 }
 
@@ -188,8 +217,23 @@ impl Outgoing {
     /// Sends a short message without waiting. Fails if the other side has not read for so long that the
     /// socket buffer is full.
     pub(crate) fn try_send<M: Serialize>(&self, message: &M) -> anyhow::Result<()> {
-        let frame = encode(message)?;
-        let sent = self.0.try_write(&frame)?;
+        self.try_send_all(&encode(message)?, &[])
+    }
+
+    /// The same, with a file.
+    pub(crate) fn try_send_with<M: Serialize>(
+        &self,
+        message: &M,
+        file: BorrowedFd<'_>,
+    ) -> anyhow::Result<()> {
+        self.try_send_all(&encode(message)?, &[file])
+    }
+
+    fn try_send_all(&self, frame: &[u8], files: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
+        let stream: &tokio::net::UnixStream = self.0.as_ref();
+        // Straight to the socket, which does not block: the runtime refuses to try before it has seen that the socket
+        // is writable, which it learns only later for a new one.
+        let sent = send_some(stream.as_fd(), frame, files)?;
         if sent < frame.len() {
             bail!("{sent} of {} bytes were sent", frame.len());
         }
@@ -263,6 +307,25 @@ mod tests {
         one.read_to_string(&mut text).unwrap();
         two.read_to_string(&mut text).unwrap();
         assert_eq!(text, "onetwo");
+    }
+
+    /// Also between tasks, beside messages without a file.
+    #[tokio::test]
+    async fn files_arrive_with_their_messages_at_tasks() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (_incoming, outgoing) = Channel::new(here, 1_000).split().unwrap();
+        let (mut incoming, _outgoing) = Channel::new(there, 1_000).split().unwrap();
+        let (mut one, other) = UnixStream::pair().unwrap();
+        outgoing.try_send(&1).unwrap();
+        outgoing.try_send_with(&2, other.as_fd()).unwrap();
+        drop(other);
+        assert_eq!(incoming.receive::<u32>().await.unwrap(), Some(1));
+        assert_eq!(incoming.receive::<u32>().await.unwrap(), Some(2));
+        UnixStream::from(incoming.file().unwrap()).write_all(b"one").unwrap();
+        let mut text = String::new();
+        one.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "one");
+        assert_eq!(incoming.file().unwrap_err().to_string(), "a message lacks its file");
     }
 
     #[test]

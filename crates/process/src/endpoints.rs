@@ -1,13 +1,16 @@
 //! The running endpoints of a process, and how they end.
 
+use crate::console::{Console, Counts};
+use crate::service::Service;
 use crate::sockets::Endpoint;
 use crate::{DRAIN_MAX, Settings};
 use anyhow::Context;
+use std::sync::Arc;
 use std::time::Duration;
 use tidegate_servers::frs::Frs;
-use tidegate_servers::http::{Http, MetricsPage};
+use tidegate_servers::http::{Access, ConsolePage, Http, MetricsPage, StatisticsPage, TopPage};
 use tidegate_servers::rls::Rls;
-use tidegate_servers::{Listener, Shared};
+use tidegate_servers::{Listener, Protocol, Shared, Tls};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -32,11 +35,62 @@ const HTTP_END_MAX: Duration = Duration::from_secs(3);
 pub(crate) struct Endpoints {
     tasks: JoinSet<()>,
     stop: watch::Sender<bool>,
+    /// Of HTTP.
+    tls: Option<Arc<Tls>>,
+    /// Background tasks; they end with the endpoints.
+    watching: JoinSet<()>,
 }
 
 impl Endpoints {
     pub(crate) fn new() -> Endpoints {
-        Endpoints { tasks: JoinSet::new(), stop: watch::Sender::new(false) }
+        let (tasks, stop) = (JoinSet::new(), watch::Sender::new(false));
+        Endpoints { tasks, stop, tls: None, watching: JoinSet::new() }
+    }
+
+    /// For HTTP. Fails if a file of TLS cannot be read or is not valid. Must be called in a runtime.
+    pub(crate) fn of_http(settings: &Settings) -> anyhow::Result<Endpoints> {
+        let tls = Tls::open(settings.http_tls.as_ref(), Protocol::Http)?.map(Arc::new);
+        let mut endpoints = Endpoints { tls, ..Endpoints::new() };
+        if let Some(tls) = &endpoints.tls {
+            endpoints.watching.spawn(tls.clone().watch_files());
+        }
+        Ok(endpoints)
+    }
+
+    /// The TLS of HTTP, whose files can be read anew.
+    pub(crate) fn tls(&self) -> Option<Arc<Tls>> {
+        self.tls.clone()
+    }
+
+    /// Starts an endpoint that serves `page`, and over HTTP more, with `top` among it.
+    pub(crate) fn open_pages(
+        &mut self,
+        kind: Endpoint,
+        listener: Listener,
+        (shared, service, settings): (&Shared, &Service, &Settings),
+        (page, top): (impl MetricsPage + Counts, Option<Arc<dyn TopPage>>),
+    ) {
+        let http = match kind {
+            Endpoint::Prometheus => {
+                Http::of_metrics(shared.clone(), page, settings.prometheus_path.clone())
+            }
+            _ => {
+                let access = Access::at(&listener, settings.http_token.clone());
+                let statistics = service.statistics.clone();
+                let statistics = statistics.map(|statistics| statistics as Arc<dyn StatisticsPage>);
+                let console = settings.console.then(|| {
+                    let console = Console::new((shared, service, settings), page.clone());
+                    Arc::new(console) as Arc<dyn ConsolePage>
+                });
+                Http::new(shared.clone(), page)
+                    .with_access(access)
+                    .with_tls(self.tls.clone())
+                    .with_statistics(statistics)
+                    .with_top(top)
+                    .with_console(console)
+            }
+        };
+        self.tasks.spawn(http.serve(listener, self.stop.subscribe()));
     }
 
     /// Starts an endpoint that decides requests.
@@ -49,12 +103,8 @@ impl Endpoints {
             Endpoint::Frs => {
                 self.tasks.spawn(services.frs.clone().serve(listener, stop));
             }
-            Endpoint::Http => {}
+            Endpoint::Http | Endpoint::Prometheus => {}
         }
-    }
-
-    pub(crate) fn open_http(&mut self, http: Http<impl MetricsPage>, listener: Listener) {
-        self.tasks.spawn(http.serve(listener, self.stop.subscribe()));
     }
 
     /// Waits until an endpoint fails; forever if there is none.

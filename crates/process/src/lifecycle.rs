@@ -16,19 +16,20 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub(crate) struct Lifecycle<'a> {
-    data_dir: &'a Path,
+    data_dir: Option<&'a Path>,
     addresses: Vec<BoundAddress>,
     handover: Handover,
     http: Endpoints,
     draining: watch::Sender<bool>,
     store_watch: JoinHandle<()>,
     reloading: JoinHandle<()>,
+    neighbours: Option<JoinHandle<()>>,
 }
 
 impl<'a> Lifecycle<'a> {
     /// Every endpoint is open: completes a takeover, if there is one. /healthcheck follows `draining`.
     pub(crate) async fn start(
-        data_dir: &'a Path,
+        data_dir: Option<&'a Path>,
         service: &Service,
         (mut addresses, offer): (Vec<BoundAddress>, Option<Offer>),
         http: Endpoints,
@@ -38,7 +39,17 @@ impl<'a> Lifecycle<'a> {
         let reloading = tokio::spawn(service.feed.clone().run(service.authority.clone()));
         complete_takeover(offer, &mut addresses).await;
         let handover = Handover::default();
-        Lifecycle { data_dir, addresses, handover, http, draining, store_watch, reloading }
+        let neighbours = service.watch_neighbours();
+        Lifecycle {
+            data_dir,
+            addresses,
+            handover,
+            http,
+            draining,
+            store_watch,
+            reloading,
+            neighbours,
+        }
     }
 
     /// Waits for a signal to stop, for another process to take over, or for a failure of the endpoints that decide
@@ -49,8 +60,15 @@ impl<'a> Lifecycle<'a> {
         reload: impl Fn(),
         failed: impl Future<Output = anyhow::Result<()>>,
     ) -> anyhow::Result<StopCause> {
-        let taken_over =
-            takeover::serve_until_taken(self.data_dir, &self.addresses, &self.handover);
+        let taken_over = async {
+            match self.data_dir {
+                Some(dir) => {
+                    takeover::serve_until_taken(dir, &self.addresses, &self.handover).await
+                }
+                // Another process could not have the counters.
+                None => std::future::pending().await,
+            }
+        };
         tokio::pin!(taken_over, failed);
         loop {
             tokio::select! {
@@ -71,6 +89,8 @@ impl<'a> Lifecycle<'a> {
         drain: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
         self.reloading.abort();
+        // It no longer decides by its limits for long.
+        self.neighbours.iter().for_each(JoinHandle::abort);
         if let Ok(StopCause::TakenOver(taken)) = &ended {
             tracing::info!("a new process has taken over");
             self.http.stop();

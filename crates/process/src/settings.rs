@@ -2,8 +2,10 @@
 
 use crate::logging::LogSettings;
 use crate::shared::SharedSettings;
+use crate::statistics::StatisticsSettings;
 use tidegate_authority::Modes;
-use tidegate_servers::{Address, Replies, frs, rls};
+use tidegate_servers::http::Token;
+use tidegate_servers::{Address, Replies, TlsFiles, frs, rls};
 
 /// 64 processes may open a data directory. The workers and supervisors of an old and a new service are 62 of
 /// them, which leaves two for operators' commands.
@@ -15,10 +17,26 @@ pub struct Settings {
     pub modes: Modes,
     /// None if counters are of this machine alone.
     pub shared: Option<SharedSettings>,
+    pub statistics: StatisticsSettings,
+    /// Whether it is known who is limited now.
+    pub top: bool,
     /// Addresses of the rate limit service.
     pub grpc: Vec<Address>,
     pub http: Address,
+    /// What readers of values of requests beyond this machine must show, and whoever changes counters.
+    pub http_token: Option<Token>,
+    /// TLS of TCP connections to `http`.
+    pub http_tls: Option<TlsFiles>,
+    /// Whether there is a console at `http`.
+    pub console: bool,
+    /// None if no traces are exported.
+    pub traces: Option<tidegate_traces::Settings>,
+    /// For metrics under the names of envoyproxy/ratelimit, at this path.
+    pub prometheus: Address,
+    pub prometheus_path: String,
     pub frs_address: Address,
+    /// Permissions of the files of Unix sockets; none for those that the umask leaves.
+    pub socket_mode: Option<u32>,
     pub rls: rls::Settings,
     pub frs: frs::Settings,
     pub replies: Replies,

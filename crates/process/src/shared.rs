@@ -1,10 +1,14 @@
-//! Counters that machines share, as a process has them: the engine, and whether its server answers.
+//! Counters that machines share, as a process has them: the engine, whether its server answers, and what a later
+//! process needs to start while none does.
 
-use anyhow::Context;
+mod known;
+
+use known::{Place, Remembered};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_authority::{Authority, Failure, Shared};
-use tidegate_remote::{Health, Remote};
+use tidegate_remote::{Engines, Health};
 use tidegate_servers::SharedHealth;
 use tidegate_stats::SharedCounts;
 use tokio::sync::watch;
@@ -12,6 +16,8 @@ use tokio::task::JoinHandle;
 
 /// How often the state of the connections is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often the copy of what is known is written. Its time is behind by a thousandth of its age.
+const COPY_EVERY: Duration = Duration::from_secs(10);
 /// How often unused tokens are looked for.
 const TEND_EVERY: Duration = Duration::from_millis(100);
 /// How long a process that leaves waits for the server to take its tokens back.
@@ -21,6 +27,8 @@ const GIVE_BACK_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct SharedSettings {
     pub servers: tidegate_remote::Settings,
+    /// Those of limits per second, if they are others.
+    pub per_second: Option<tidegate_remote::Settings>,
     pub failure: Failure,
     /// Whether the process is unhealthy meanwhile.
     pub fails_health: bool,
@@ -29,17 +37,40 @@ pub struct SharedSettings {
 /// The engine of this process.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedCounters {
-    remote: Arc<Remote>,
+    remote: Arc<Engines>,
     failure: Failure,
     fails_health: bool,
+    /// Of both sets of servers. None without a data directory.
+    places: [Option<Place>; 2],
+    remembered: Option<Remembered>,
 }
 
 impl SharedCounters {
-    /// Connects, and waits until the server has told the seed of the keys.
-    pub(crate) fn open(settings: &SharedSettings) -> anyhow::Result<SharedCounters> {
-        let remote = tidegate_remote::connect(settings.servers.clone()).context("--authority")?;
-        let SharedSettings { failure, fails_health, .. } = *settings;
-        Ok(SharedCounters { remote: Arc::new(remote), failure, fails_health })
+    /// Connects. Goes on without a server, with what an earlier process has left in the data directory.
+    pub(crate) fn open(
+        settings: &SharedSettings,
+        dir: Option<&Path>,
+    ) -> anyhow::Result<SharedCounters> {
+        let SharedSettings { servers, per_second, failure, fails_health } = settings.clone();
+        let place = dir.map(|dir| Place::new(dir, &servers));
+        let second = dir.zip(per_second.as_ref());
+        let second = second.map(|(dir, servers)| Place::of_seconds(dir, servers));
+        let places = [place, second];
+        let [remembered, of_seconds] = places.each_ref().map(|place| place.as_ref()?.read());
+        let known = [remembered, of_seconds].map(|of| of.map(|remembered| remembered.known));
+        let remote = Arc::new(Engines::start(servers, per_second, known)?);
+        let shared = SharedCounters { remote, failure, fails_health, places, remembered };
+        if let Some(cause) = shared.cause() {
+            tracing::warn!(%cause, rule = ?failure, "no server of the shared counters answers at the start");
+        }
+        Ok(shared)
+    }
+
+    /// Tells the authority what is remembered of other sidecars.
+    pub(crate) fn remind(&self, authority: &Authority) {
+        if let Some((sidecars, at)) = self.remembered.and_then(|remembered| remembered.sidecars) {
+            authority.remember_sidecars(sidecars, at);
+        }
     }
 
     /// For the authority. All processes of a sidecar have the same number.
@@ -63,16 +94,28 @@ impl SharedCounters {
             lost: counts.lost,
             failed: counts.failed,
             reconnects: counts.reconnects,
+            per_second_is_up: self.remote.seconds().map(|health| health == Health::Up),
         }
     }
 
     /// Watches the connections, and logs when they are lost and made again. Must be called in a runtime.
-    pub(crate) fn watch(&self) -> SharedHealth {
+    pub(crate) fn watch(&self, authority: Arc<Authority>) -> SharedHealth {
         let sender = watch::Sender::new(self.cause());
-        let health = SharedHealth { cause: sender.subscribe(), fails: self.fails_health };
-        let shared = self.clone();
+        let warnings = watch::Sender::new(self.remote.warning());
+        let health = SharedHealth {
+            cause: sender.subscribe(),
+            warning: warnings.subscribe(),
+            fails: self.fails_health,
+        };
+        let (shared, mut copied) = (self.clone(), None::<Instant>);
         tokio::spawn(async move {
             loop {
+                if copied.is_none_or(|copied| copied.elapsed() >= COPY_EVERY)
+                    && shared.cause().is_none()
+                {
+                    copied = Some(Instant::now());
+                    shared.copy(authority.sidecars_seen()).await;
+                }
                 tokio::select! {
                     () = tokio::time::sleep(LOOK_EVERY) => {}
                     () = sender.closed() => return,
@@ -81,27 +124,51 @@ impl SharedCounters {
                 let was_up = sender.borrow().is_none();
                 match &cause {
                     Some(cause) if was_up => {
-                        tracing::warn!(%cause, rule = ?shared.failure, "no server of the shared counters answers");
+                        tracing::warn!(%cause, rule = ?shared.failure, "a server of the shared counters does not answer");
                     }
                     None if !was_up => tracing::info!("the shared counters answer again"),
                     _ => {}
                 }
-                sender.send_if_modified(|last| {
-                    let is_new = *last != cause;
-                    *last = cause;
-                    is_new
-                });
+                set(&sender, cause);
+                // The engine has logged it.
+                set(&warnings, shared.remote.warning());
             }
         });
         health
     }
 
-    fn cause(&self) -> Option<String> {
-        match self.remote.health() {
-            Health::Up => None,
-            Health::Down { cause } => Some(cause),
+    /// Leaves what is known to a later process.
+    async fn copy(&self, sidecars: Option<u32>) {
+        for (place, known) in self.places.iter().zip(self.remote.known()) {
+            let Some((place, known)) = place.clone().zip(known) else { continue };
+            let written = tokio::task::spawn_blocking(move || {
+                place.write(known, sidecars).map_err(|error| (place, error))
+            });
+            if let Ok(Err((place, error))) = written.await {
+                let path = place.path().display();
+                tracing::warn!(%error, %path, "what is known of the shared counters cannot be written");
+            }
         }
     }
+
+    fn cause(&self) -> Option<String> {
+        let [known, _] = self.remote.known();
+        match (self.remote.health(), known) {
+            (Health::Up, _) => None,
+            (Health::Down { cause }, Some(_)) => Some(cause),
+            (Health::Down { cause }, None) => Some(format!(
+                "{cause}; none has answered yet, so --authority-failure decides every request"
+            )),
+        }
+    }
+}
+
+fn set(sender: &watch::Sender<Option<String>>, value: Option<String>) {
+    sender.send_if_modified(|last| {
+        let is_new = *last != value;
+        *last = value;
+        is_new
+    });
 }
 
 /// Gives back tokens of shared counters that are not used. Must be called in a runtime.

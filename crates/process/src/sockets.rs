@@ -9,15 +9,17 @@ pub(crate) mod takeover;
 
 use crate::Settings;
 use anyhow::{Context, bail};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
+use std::fs::Permissions;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tidegate_servers::{Address, Listener};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixStream};
 
 /// The queue of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -29,14 +31,24 @@ pub(crate) enum Endpoint {
     Grpc,
     Frs,
     Http,
+    Prometheus,
 }
 
 impl Endpoint {
+    /// Whether it decides requests, which is the work of worker processes.
+    pub(crate) fn decides(self) -> bool {
+        match self {
+            Endpoint::Grpc | Endpoint::Frs => true,
+            Endpoint::Http | Endpoint::Prometheus => false,
+        }
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Endpoint::Grpc => "grpc",
             Endpoint::Frs => "frs",
             Endpoint::Http => "http",
+            Endpoint::Prometheus => "prometheus",
         }
     }
 }
@@ -85,7 +97,11 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 /// that a service never answers at one address while another cannot be opened.
 pub(crate) fn configured(settings: &Settings) -> anyhow::Result<Vec<(Endpoint, Address)>> {
     let grpc = settings.grpc.iter().map(|address| (Endpoint::Grpc, address));
-    let others = [(Endpoint::Http, &settings.http), (Endpoint::Frs, &settings.frs_address)];
+    let others = [
+        (Endpoint::Http, &settings.http),
+        (Endpoint::Prometheus, &settings.prometheus),
+        (Endpoint::Frs, &settings.frs_address),
+    ];
     let configured = grpc.chain(others).filter(|(_, address)| **address != Address::Off);
     configured.map(|(endpoint, address)| Ok((endpoint, absolute(address)?))).collect()
 }
@@ -105,6 +121,7 @@ impl BoundAddress {
     pub(crate) async fn open(
         endpoint: Endpoint,
         address: &Address,
+        socket_mode: Option<u32>,
     ) -> anyhow::Result<BoundAddress> {
         let refused = || format!("cannot listen on {address}");
         let (socket, file) = match address {
@@ -116,8 +133,8 @@ impl BoundAddress {
             }
             Address::Unix(path) => {
                 remove_dead_socket(path).await?;
-                let listener = UnixListener::bind(path).with_context(refused)?;
-                (OwnedFd::from(listener.into_std()?), Some(SocketFile::at(path)))
+                let socket = bind_file(path, socket_mode).with_context(refused)?;
+                (socket, Some(SocketFile::at(path)))
             }
         };
         // tokio queues 128 connections. Each client of a burst beyond them would lose a second.
@@ -243,6 +260,21 @@ fn bind_again(bound: SocketAddr) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Binds a Unix socket, whose file has these permissions from its first moment.
+fn bind_file(path: &Path, mode: Option<u32>) -> anyhow::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    if let Some(mode) = mode {
+        // The kernel makes the file with the socket's own, less the umask.
+        rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
+    }
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    if let Some(mode) = mode {
+        std::fs::set_permissions(path, Permissions::from_mode(mode))?;
+    }
+    Ok(socket)
+}
+
 /// Removes the socket that a killed process left behind, and refuses one that still answers.
 async fn remove_dead_socket(path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::FileTypeExt;
@@ -270,7 +302,7 @@ mod tests {
     use std::collections::HashSet;
 
     async fn opened(address: &str) -> anyhow::Result<BoundAddress> {
-        BoundAddress::open(Endpoint::Grpc, &address.parse().unwrap()).await
+        BoundAddress::open(Endpoint::Grpc, &address.parse().unwrap(), None).await
     }
 
     #[tokio::test]

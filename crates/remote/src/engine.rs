@@ -17,7 +17,9 @@ mod tests;
 
 pub(crate) use flight::{Cause, Change, Flight, FlightId, Landing};
 
-use crate::image::{self, Image, Retention};
+use crate::image::{Image, Retention};
+use crate::layout::Layout;
+use crate::slots::{Lane, Lanes};
 use batches::Batches;
 use hashbrown::HashMap;
 use known::{Known, Seen};
@@ -38,8 +40,8 @@ pub(crate) struct MemberId(u64);
 /// What the caller has to do after a call, without the engine's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
-    /// A batch has become ready: a driver that sleeps has to ask for flights.
-    pub(crate) is_ready: bool,
+    /// Batches have become ready in these lanes: a driver that sleeps has to ask for flights.
+    pub(crate) ready: SmallVec<[Lane; 4]>,
     pub(crate) wakes: Vec<Waker>,
 }
 
@@ -62,6 +64,7 @@ pub(crate) struct Rules {
     /// How long an update is run again after losses, in nanoseconds.
     pub(crate) patience: u64,
     pub(crate) retention: Retention,
+    pub(crate) layout: Layout,
     /// The keys of one batch. Only a single update may have more.
     pub(crate) keys_max: usize,
 }
@@ -97,10 +100,10 @@ pub(crate) struct Ask<'p, 'u> {
 }
 
 impl Engine {
-    pub(crate) fn new(rules: Rules) -> Engine {
+    pub(crate) fn new(rules: Rules, lanes: Lanes) -> Engine {
         Engine {
             known: Known::new(),
-            batches: Batches::new(rules.keys_max),
+            batches: Batches::new(rules.keys_max, lanes),
             members: HashMap::new(),
             next_member: 0,
             queue: VecDeque::new(),
@@ -120,6 +123,9 @@ impl Engine {
         if keys.len() > keys_max {
             let keys = keys.len();
             return Err(UpdateError::TooLarge { keys, words, keys_max, words_max }.into());
+        }
+        if !self.batches.reaches(keys) {
+            return Err(unreachable_by("no single update reaches keys in several slots"));
         }
         if self.members.len() >= UPDATES_MAX {
             return Err(unreachable_by(&format!(
@@ -174,11 +180,22 @@ impl Engine {
         }
     }
 
-    /// The next flight to send, if a batch is ready.
-    pub(crate) fn depart(&mut self) -> Option<Flight> {
-        let flight = self.batches.depart()?;
+    /// The next flight to send in a lane, if a batch is ready.
+    pub(crate) fn depart(&mut self, lane: Lane) -> Option<Flight> {
+        let flight = self.batches.depart(lane)?;
         self.admit(self.rules.keys_max);
         Some(flight)
+    }
+
+    /// Slots have moved to other lanes.
+    pub(crate) fn set_lanes(&mut self, change: impl FnOnce(&mut Lanes)) {
+        let ready = self.batches.set_lanes(change);
+        self.note_ready(ready);
+    }
+
+    /// The lane of a slot.
+    pub(crate) fn lane_of(&self, slot: usize) -> Lane {
+        self.batches.lane_of(slot)
     }
 
     /// Flight `id` has ended.
@@ -191,12 +208,13 @@ impl Engine {
                     self.known.insert(change.key, seen);
                 }
                 self.finish(batch.members, &Ok(()));
-                self.effects.is_ready |= self.batches.unblock(&batch.changes);
+                let ready = self.batches.unblock(&batch.changes);
+                self.note_ready(ready);
             }
             Landing::Lost(present) => {
                 let mut damaged = None;
                 for (change, image) in batch.changes.iter().zip(present) {
-                    if !image.is_empty() && image::decode(&image, change.key.class).is_none() {
+                    if !image.is_empty() && !self.rules.layout.is_good(&image, &change.key) {
                         damaged.get_or_insert(change.key);
                     }
                     self.known.insert(change.key, Seen { image, at: batch.latest });
@@ -240,38 +258,45 @@ impl Engine {
     /// Runs an update, and lets it join a batch. If that batch is full, it waits without having run.
     fn run(&mut self, id: MemberId, ask: Ask<'_, '_>) {
         let Ask { keys, now, update, .. } = ask;
-        let Some(joined) = self.batches.joined(keys) else {
+        let layout = self.rules.layout;
+        let mut values: SmallVec<[Hashed; 4]> = SmallVec::new();
+        for value in keys.iter().map(|key| layout.value_of(key)) {
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
+        let Some(joined) = self.batches.joined(&values) else {
             self.queue.push_back(id);
             self.set(id, Stage::Waits);
             return;
         };
         // Before anything changes: an update that panics leaves the engine as it was.
-        let mut before: SmallVec<[Image; 4]> = SmallVec::new();
+        let before = values.iter().map(|value| self.speculative(value, now));
+        let before: SmallVec<[Image; 4]> = before.collect();
+        let value_with =
+            |key: &Hashed| values.iter().position(|value| *value == layout.value_of(key));
         let mut loaded = LoadedEntries::new(keys, |key| {
-            let image = self.speculative(key, now);
-            let entry = live(&image, key, now);
-            before.push(image);
-            entry
+            let value = value_with(key).and_then(|index| before.get(index));
+            layout.entry(value.map_or(&[], |value| value), key, now)
         });
         update(&mut loaded.entries());
         let mut entries = loaded.entries();
-        let mut before = before.into_iter();
         let batch = self.batches.join(&joined, id, now);
-        for (index, key) in keys.iter().enumerate() {
-            if keys[..index].contains(key) {
-                continue;
-            }
-            let entry = entries.get(index);
-            let before = before.next().unwrap_or_default();
-            let mut after = image::encode(entry.state, *entry.expires_at, now);
-            if after.is_empty() && live(&before, key, now).expires_at == 0 {
-                // What has expired stays until its key is used: clocks go back.
-                after = before.clone();
-            }
-            self.batches.change(batch, Change { key: *key, before, after });
+        for (key, before) in values.into_iter().zip(before) {
+            let after = layout.changed(&before, &key, keys, &mut entries, now);
+            self.batches.change(batch, Change { key, before, after });
         }
         self.set(id, Stage::Waits);
-        self.effects.is_ready |= self.batches.get_ready(batch);
+        let ready = self.batches.get_ready(batch);
+        self.note_ready(ready);
+    }
+
+    fn note_ready(&mut self, lanes: impl IntoIterator<Item = Lane>) {
+        for lane in lanes {
+            if !self.effects.ready.contains(&lane) {
+                self.effects.ready.push(lane);
+            }
+        }
     }
 
     /// The image that `key` will have when all that is under way lands well.
@@ -279,10 +304,10 @@ impl Engine {
         if let Some(image) = self.batches.latest(key) {
             return image.clone();
         }
-        let retention = self.rules.retention;
+        let Rules { retention, layout, .. } = self.rules;
         // Something else than its end may keep an image, so one that was there after its end counts.
         let is_gone = |seen: &&Seen| {
-            let end = retention.ends(&seen.image, key).map(Timestamp::from_secs);
+            let end = layout.ends(&seen.image, key, retention).map(Timestamp::from_secs);
             end.is_some_and(|end| seen.at < end && end <= now)
         };
         let seen = self.known.get(key).filter(|seen| !is_gone(seen));
@@ -316,13 +341,6 @@ impl Engine {
         let waker = self.members.get_mut(&id).and_then(|member| member.waker.take());
         self.effects.wakes.extend(waker);
     }
-}
-
-/// The entry of an image as an update at `now` sees it: new if there is none, or if it has expired or is damaged.
-fn live(image: &Image, key: &Hashed, now: Timestamp) -> Entry {
-    let entry = image::decode(image, key.class);
-    let is_live = |entry: &Entry| !entry.is_expired(now.as_nanos());
-    entry.filter(is_live).unwrap_or_else(|| image::new_entry(key.class))
 }
 
 pub(crate) fn unreachable_by(cause: &str) -> Undecided {

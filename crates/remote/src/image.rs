@@ -21,6 +21,8 @@ const HEAD: usize = 5;
 /// The bytes of the longest image.
 pub(crate) const IMAGE_MAX: usize = HEAD + StateSize::Wide.words() * 8;
 const SECOND: u64 = 1_000_000_000;
+/// Clocks that agree on one server differ by less.
+const PAST_SECS: u64 = 60;
 
 /// The words of a state of `class`.
 pub(crate) const fn words(class: Class) -> usize {
@@ -84,13 +86,30 @@ pub(crate) struct Retention {
 impl Retention {
     /// The second of the Unix epoch at which the server forgets `image`.
     pub(crate) fn ends(self, image: &[u8], key: &Hashed) -> Option<u64> {
+        Some(self.ends_after(expiry(image)?, key))
+    }
+
+    /// The same for states that expire at this second.
+    pub(crate) fn ends_after(self, expiry: u32, key: &Hashed) -> u64 {
         let spread = (key.hash as u64) % self.jitter_secs.saturating_add(1);
-        Some(u64::from(expiry(image)?) + self.slack_secs + spread)
+        u64::from(expiry) + self.slack_secs + spread
     }
 }
 
+/// The entry of an image as an update at `now` sees it: new if there is none, or if it has expired or is damaged.
+pub(crate) fn live(image: &[u8], class: Class, now: Timestamp) -> Entry {
+    let is_live = |entry: &Entry| !entry.is_expired(now.as_nanos());
+    decode(image, class).filter(is_live).unwrap_or_else(|| new_entry(class))
+}
+
+/// Whether an image is empty, or has expired so long ago that no clock is before its end.
+pub(crate) fn is_past(image: &[u8], now: Timestamp) -> bool {
+    let over = |expiry| now.as_nanos() / SECOND > u64::from(expiry) + PAST_SECS;
+    expiry(image).is_none_or(over)
+}
+
 /// The expiry of an image, in seconds.
-fn expiry(image: &[u8]) -> Option<u32> {
+pub(crate) fn expiry(image: &[u8]) -> Option<u32> {
     image.get(1..HEAD)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 

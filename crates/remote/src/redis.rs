@@ -5,32 +5,33 @@
 //! server does not serve; then it is made again, after a pause that grows. Refuses servers that are no primary, and
 //! servers with another seed than this process has hashed its keys with.
 
-mod any_name;
 mod bounded;
+mod cluster;
 mod dial;
 mod fly;
+mod list;
+mod nodes;
 mod open;
+mod probe;
 mod script;
 
 use crate::engine::Cause;
 use crate::image::Retention;
-use crate::settings::Settings;
-use crate::shared::{Shared, add};
+use crate::retry::{self, HANDSHAKE, Pauses, random};
+use crate::settings::{Address, Servers, Settings};
+use crate::shared::{Door, Shared, add};
+use cluster::Cluster;
 use dial::Dialer;
+pub(crate) use list::List;
 use script::Calls;
-use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tidegate_authority::OncePerSecond;
-
-/// The pauses between attempts to connect grow from the first to the second.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
-/// How long making a connection may take. A server that stood still for so long answers the attempt under way.
-const HANDSHAKE: Duration = Duration::from_secs(2);
+use tokio::runtime::Runtime;
 
 /// The driver.
-#[derive(Clone)]
 pub(crate) struct Driver(Arc<Inner>);
 
 struct Inner {
@@ -38,7 +39,24 @@ struct Inner {
     dialer: Dialer,
     calls: Calls,
     timeout: Duration,
+    /// The connections to a server.
+    connections: usize,
+    /// None for one server.
+    cluster: Option<Cluster>,
+    /// Hears of each connection that is up, once the seed was compared.
+    up: Sender<()>,
+    /// Whether a server has our seed. Not all nodes of a cluster have it.
+    has_compared: AtomicBool,
     log_rate: Mutex<OncePerSecond>,
+}
+
+/// A server: the only one, or a node of a cluster.
+#[derive(Clone)]
+struct Node {
+    inner: Arc<Inner>,
+    door: Door,
+    /// None for the only server, whose address may change.
+    address: Option<Address>,
 }
 
 impl Driver {
@@ -46,75 +64,126 @@ impl Driver {
         settings: Settings,
         retention: Retention,
         shared: Arc<Shared>,
+        up: Sender<()>,
     ) -> Result<Driver, String> {
         let dialer = Dialer::new(&settings)?;
-        let reserved_ms = u64::try_from(settings.timeout.as_millis() / 2).unwrap_or(u64::MAX);
+        let cluster = match &settings.servers {
+            Servers::Cluster { nodes } => Some(Cluster::new(nodes.clone())?),
+            Servers::Single(_) | Servers::Sentinel { .. } | Servers::Memcached(_) => None,
+        };
+        let timeout_ms = u64::try_from(settings.timeout.as_millis()).unwrap_or(u64::MAX);
         let calls = Calls {
             prefix: settings.prefix,
+            has_tags: cluster.is_some(),
             retention,
             client: random().to_be_bytes(),
             // The script believes no reservation that is longer than ten seconds.
-            reserved_ms: reserved_ms.clamp(1, 5_000),
+            reserved_ms: (timeout_ms / 2).clamp(1, 5_000),
+            replicas: settings.replicas,
+            // A pipeline that waits behind another one has to be answered in time, too.
+            replicas_ms: (timeout_ms / 4).max(1),
         };
         let (timeout, log_rate) = (settings.timeout, Mutex::default());
-        Ok(Driver(Arc::new(Inner { shared, dialer, calls, timeout, log_rate })))
+        let connections = settings.connections.get();
+        let has_compared = AtomicBool::new(false);
+        let inner = Inner {
+            shared,
+            dialer,
+            calls,
+            timeout,
+            connections,
+            cluster,
+            up,
+            has_compared,
+            log_rate,
+        };
+        Ok(Driver(Arc::new(inner)))
     }
 
-    /// Keeps one connection, for ever. Sends the seed when it is known.
-    pub(crate) async fn run(self, seed: Sender<u64>) {
+    /// Keeps all connections, for as long as the runtime lives.
+    pub(crate) fn start(&self, runtime: &Runtime) {
         let inner = &self.0;
-        let (mut seed, mut pause, mut was_up) = (Some(seed), PAUSES.0, false);
+        if inner.cluster.is_some() {
+            runtime.spawn(inner.clone().scout());
+            return;
+        }
+        let door = inner.shared.only_lane();
+        for _ in 0..inner.connections {
+            let node = Node { inner: inner.clone(), door: door.clone(), address: None };
+            runtime.spawn(node.run());
+        }
+    }
+}
+
+impl Node {
+    /// Keeps one connection, for ever.
+    async fn run(self) {
+        let (shared, door) = (&self.inner.shared, &self.door);
+        let (mut pauses, mut was_up) = (Pauses::new(), false);
         loop {
-            let opened = tokio::time::timeout(HANDSHAKE, inner.open()).await;
-            let opened = opened.unwrap_or_else(|_| {
-                Err(Cause::new(&format!(
-                    "no answer within {} s to a new connection",
-                    HANDSHAKE.as_secs()
-                )))
-            });
-            let cause = match opened {
+            let cause = match self.opened().await {
                 Ok(opened) => {
-                    add(&inner.shared.tally.reconnects, u64::from(was_up));
+                    add(&shared.tally.reconnects, u64::from(was_up));
                     was_up = true;
-                    inner.shared.connection_is_up();
-                    if let (Some(seed), Some(known)) = (seed.take(), inner.shared.seed.get()) {
+                    shared.connection_is_up(door);
+                    if self.inner.has_compared.load(Ordering::Relaxed) {
                         // Nobody waits for it any more if another connection was faster.
-                        let _ = seed.send(*known);
+                        let _ = self.inner.up.send(());
                     }
-                    let (cause, has_answered) = inner.serve(opened).await;
+                    let (cause, has_answered) = self.serve(opened).await;
                     if has_answered {
-                        pause = PAUSES.0;
+                        pauses.begin_anew();
                     }
-                    inner.shared.connection_is_down(cause.clone());
+                    let cause = self.named(cause);
+                    shared.connection_is_down(door, cause.clone());
                     cause
                 }
                 Err(cause) => {
-                    inner.shared.connection_failed(cause.clone());
+                    let cause = self.named(cause);
+                    shared.connection_failed(door, cause.clone());
                     cause
                 }
             };
-            inner.log(&cause);
-            tokio::time::sleep(jittered(pause)).await;
-            pause = (pause * 2).min(PAUSES.1);
+            retry::log(&self.inner.log_rate, &cause);
+            self.inner.look_again();
+            pauses.pause().await;
+        }
+    }
+
+    /// A new connection. What waits for it fails after the time that a command may take.
+    async fn opened(&self) -> Result<open::Opened, Cause> {
+        let opening = tokio::time::timeout(HANDSHAKE, self.open());
+        tokio::pin!(opening);
+        let opened = match tokio::time::timeout(self.inner.timeout, &mut opening).await {
+            Ok(opened) => opened,
+            Err(_) => {
+                let cause = Cause::new("no answer to a new connection yet");
+                self.inner.shared.connection_failed(&self.door, self.named(cause));
+                opening.await
+            }
+        };
+        opened.unwrap_or_else(|_| {
+            let waited = HANDSHAKE.as_secs();
+            Err(Cause::new(&format!("no answer within {waited} s to a new connection")))
+        })
+    }
+
+    /// A cause with the address of the node.
+    fn named(&self, cause: Cause) -> Cause {
+        match self.address.as_ref().map(Address::to_string) {
+            Some(address) if !cause.as_str().contains(&address) => {
+                Cause::new(&format!("node {address}: {cause}"))
+            }
+            _ => cause,
         }
     }
 }
 
 impl Inner {
-    fn log(&self, cause: &Cause) {
-        if self.log_rate.lock().unwrap_or_else(PoisonError::into_inner).is_due() {
-            tracing::warn!(cause = cause.as_str(), "no connection to the shared counters");
+    /// Has the nodes of a cluster looked at soon.
+    fn look_again(&self) {
+        if let Some(cluster) = &self.cluster {
+            cluster.look_again();
         }
     }
-}
-
-/// Between half of `pause` and all of it.
-fn jittered(pause: Duration) -> Duration {
-    let half = pause / 2;
-    half + half.mul_f64((random() % 1_000) as f64 / 1_000.0)
-}
-
-/// A random number that is not a secret.
-fn random() -> u64 {
-    RandomState::new().hash_one(0)
 }

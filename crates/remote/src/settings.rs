@@ -17,7 +17,10 @@ pub struct Settings {
     pub tls: Option<Tls>,
     /// The start of every key. Sidecars with equal prefixes share their counters.
     pub prefix: String,
+    /// To each server.
     pub connections: NonZeroUsize,
+    /// How many replicas must have an update before it counts as made.
+    pub replicas: u32,
     /// How long the answer to one command may take.
     pub timeout: Duration,
     /// Keys expire up to so much later than their states, spread by key.
@@ -33,9 +36,13 @@ pub enum Servers {
     Single(Address),
     /// The primary with this name, as these sentinels know it.
     Sentinel { sentinels: Vec<Address>, primary: String, credentials: Credentials },
+    /// The cluster that these nodes belong to. The others are learned from them.
+    Cluster { nodes: Vec<Address> },
+    /// Several of memcached, each with a part of the keys.
+    Memcached(Vec<Address>),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
     Tcp { host: String, port: u16 },
     Unix(PathBuf),
@@ -77,6 +84,7 @@ impl Settings {
             tls: None,
             prefix: "tidegate:".to_owned(),
             connections: NonZeroUsize::new(2).expect("two is not zero"),
+            replicas: 0,
             timeout: Duration::from_millis(100),
             jitter: Duration::from_secs(10),
             patience: Duration::from_secs(10),

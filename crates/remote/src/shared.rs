@@ -1,12 +1,17 @@
 //! What updates and the connections of a driver share: the engine, the clock, the seed, the state of the connections.
 //!
-//! While no connection is up, an update fails at once, with the cause of the last failure.
+//! While no connection to the server of a key is up, an update of it fails at once, with the cause of the last failure.
+//! `lanes` has the servers.
 
-use crate::clock::Clock;
+mod lanes;
+
+use crate::clock::{Clock, Reached};
 use crate::engine::{Ask, Cause, Effects, Engine, Flight, FlightId, Landing, MemberId, Rules};
+use crate::slots::{Lane, Lanes, NOWHERE};
+use lanes::LaneState;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Instant;
 use tidegate_authority::{Undecided, Update};
@@ -16,20 +21,39 @@ use tokio::sync::Notify;
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    start: Instant,
+    local: Local,
     pub(crate) clock: Clock,
-    pub(crate) seed: OnceLock<u64>,
+    /// One for all servers of an installation.
+    pub(crate) seed: Arc<OnceLock<u64>>,
     pub(crate) tally: Tally,
     state: Mutex<State>,
-    /// A batch is ready.
-    ready: Notify,
+}
+
+/// Where the local time comes from.
+#[derive(Debug)]
+enum Local {
+    Since(Instant),
+    /// In nanoseconds, as the simulator says.
+    Simulated(AtomicU64),
 }
 
 #[derive(Debug)]
 struct State {
     engine: Engine,
-    connections_up: usize,
-    last_cause: Cause,
+    lanes: Vec<LaneState>,
+    /// The lanes that have keys.
+    used: Vec<Lane>,
+    /// Why no update may be made anywhere.
+    refusal: Option<Cause>,
+    /// What is wrong with a cluster as a whole.
+    trouble: Option<Cause>,
+}
+
+/// The end of a lane at which its connections take flights.
+#[derive(Debug, Clone)]
+pub(crate) struct Door {
+    pub(crate) lane: Lane,
+    ready: Arc<Notify>,
 }
 
 /// What happened since the start.
@@ -57,6 +81,19 @@ pub struct Counts {
     pub reconnects: u64,
 }
 
+impl Counts {
+    #[must_use]
+    pub fn plus(self, other: Counts) -> Counts {
+        Counts {
+            committed: self.committed + other.committed,
+            commands: self.commands + other.commands,
+            lost: self.lost + other.lost,
+            failed: self.failed + other.failed,
+            reconnects: self.reconnects + other.reconnects,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     Up,
@@ -73,25 +110,73 @@ impl fmt::Display for Health {
 }
 
 impl Shared {
-    pub(crate) fn new(rules: Rules) -> Shared {
-        let (connections_up, last_cause) = (0, Cause::new("no connection has been made yet"));
+    /// Of one server, whose lane is number 0.
+    pub(crate) fn of_one(rules: Rules) -> Shared {
+        Shared::new(rules, Lanes::One, Local::Since(Instant::now()))
+    }
+
+    /// Of a cluster whose nodes are not known yet.
+    pub(crate) fn of_cluster(rules: Rules) -> Shared {
+        Shared::new(rules, Lanes::nowhere(), Local::Since(Instant::now()))
+    }
+
+    /// Of one server, with the time that is set.
+    pub(crate) fn simulated(rules: Rules) -> Shared {
+        Shared::new(rules, Lanes::One, Local::Simulated(AtomicU64::new(0)))
+    }
+
+    /// With the seed that it has in common with other servers.
+    pub(crate) fn with_seed(self, seed: &Arc<OnceLock<u64>>) -> Shared {
+        Shared { seed: seed.clone(), ..self }
+    }
+
+    fn new(rules: Rules, lanes: Lanes, local: Local) -> Shared {
+        let cause = match lanes {
+            Lanes::One => "no connection has been made yet",
+            Lanes::Slots(_) => "no node of the cluster has answered yet",
+        };
+        let state = State {
+            engine: Engine::new(rules, lanes),
+            lanes: vec![LaneState::down(Cause::new(cause))],
+            used: vec![0],
+            refusal: None,
+            trouble: None,
+        };
         Shared {
-            start: Instant::now(),
+            local,
             clock: Clock::new(),
-            seed: OnceLock::new(),
+            seed: Arc::default(),
             tally: Tally::default(),
-            state: Mutex::new(State { engine: Engine::new(rules), connections_up, last_cause }),
-            ready: Notify::new(),
+            state: Mutex::new(state),
         }
     }
 
     /// The local time, in nanoseconds of a monotonic clock.
     pub(crate) fn local(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        match &self.local {
+            Local::Since(start) => u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            // Relaxed: the simulator has one thread.
+            Local::Simulated(nanos) => nanos.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn set_local(&self, nanos: u64) {
+        if let Local::Simulated(local) = &self.local {
+            local.store(nanos, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn now(&self) -> Option<Timestamp> {
         self.clock.at(self.local())
+    }
+
+    pub(crate) fn reached(&self) -> Option<Reached> {
+        self.clock.reached(self.local())
+    }
+
+    /// The servers had reached this time before any has answered here.
+    pub(crate) fn remember(&self, now: Timestamp) {
+        self.clock.remember(now.as_nanos() / 1_000, self.local());
     }
 
     pub(crate) fn begin(&self, keys: &[Hashed]) -> Result<MemberId, Undecided> {
@@ -120,28 +205,6 @@ impl Shared {
         self.release(state);
     }
 
-    /// Waits until a batch is ready. There may be none left when it is asked for.
-    pub(crate) async fn ready(&self) {
-        self.ready.notified().await;
-    }
-
-    /// Flights to send, of about `keys_max` keys together.
-    pub(crate) fn depart(&self, keys_max: usize) -> Vec<Flight> {
-        let (mut flights, mut keys) = (Vec::new(), 0);
-        let mut state = self.state();
-        while keys < keys_max {
-            let Some(flight) = state.engine.depart() else { break };
-            keys += flight.changes.len();
-            flights.push(flight);
-        }
-        if keys >= keys_max {
-            // Perhaps there are more, for this connection or another one.
-            self.ready.notify_one();
-        }
-        self.release(state);
-        flights
-    }
-
     pub(crate) fn land(&self, landings: impl IntoIterator<Item = (FlightId, Landing)>) {
         let mut state = self.state();
         for (id, landing) in landings {
@@ -155,28 +218,12 @@ impl Shared {
         self.release(state);
     }
 
-    pub(crate) fn connection_is_up(&self) {
-        self.state().connections_up += 1;
-        self.ready.notify_one();
-    }
-
-    pub(crate) fn connection_is_down(&self, cause: Cause) {
-        let mut state = self.state();
-        state.connections_up -= 1;
-        state.last_cause = cause;
-        self.release(state);
-    }
-
-    /// A connection could not be made.
-    pub(crate) fn connection_failed(&self, cause: Cause) {
-        self.state().last_cause = cause;
-    }
-
     pub(crate) fn health(&self) -> Health {
         let state = self.state();
-        match state.connections_up {
-            0 => Health::Down { cause: state.last_cause.to_string() },
-            _ => Health::Up,
+        let down = state.used.iter().find_map(|lane| state.failure(*lane));
+        match state.refusal.clone().or(down).or_else(|| state.trouble.clone()) {
+            Some(cause) => Health::Down { cause: cause.to_string() },
+            None => Health::Up,
         }
     }
 
@@ -198,19 +245,51 @@ impl Shared {
 
     /// Does what the engine has left to do, without its lock.
     fn release(&self, mut state: MutexGuard<'_, State>) {
-        if state.connections_up == 0 {
-            while let Some(flight) = state.engine.depart() {
-                let cause = state.last_cause.clone();
-                state.engine.land(flight.id, Landing::Failed(cause));
-                add(&self.tally.failed, 1);
+        let mut all = Vec::new();
+        let mut doors = Vec::new();
+        loop {
+            let Effects { ready, wakes } = state.engine.effects();
+            all.extend(wakes);
+            if ready.is_empty() {
+                break;
+            }
+            for lane in ready {
+                match state.failure(lane) {
+                    Some(cause) => self.fail_all(&mut state, lane, &cause),
+                    None => doors.extend(state.lanes.get(lane).map(LaneState::ready)),
+                }
             }
         }
-        let Effects { is_ready, wakes } = state.engine.effects();
         drop(state);
-        if is_ready {
-            self.ready.notify_one();
+        doors.iter().for_each(|ready| ready.notify_one());
+        all.into_iter().for_each(Waker::wake);
+    }
+
+    /// Fails the flights that wait in a lane.
+    fn fail_all(&self, state: &mut State, lane: Lane, cause: &Cause) {
+        while let Some(flight) = state.take(lane) {
+            state.engine.land(flight.id, Landing::Failed(cause.clone()));
+            add(&self.tally.failed, 1);
         }
-        wakes.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl State {
+    /// Why flights in a lane must not wait, if so.
+    fn failure(&self, lane: Lane) -> Option<Cause> {
+        if let Some(cause) = &self.refusal {
+            return Some(cause.clone());
+        }
+        match self.lanes.get(lane) {
+            Some(lane) => lane.failure(),
+            None => Some(Cause::new("no such server")),
+        }
+    }
+
+    /// The next flight of a lane.
+    fn take(&mut self, lane: Lane) -> Option<Flight> {
+        let sent_on = self.lanes.get_mut(lane).and_then(LaneState::take);
+        sent_on.or_else(|| self.engine.depart(lane))
     }
 }
 

@@ -5,10 +5,12 @@
 
 use crate::address::Listener;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tidegate_authority::OncePerSecond;
+use tidegate_authority::{Observer, OncePerSecond};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::{JoinError, JoinSet};
@@ -64,6 +66,16 @@ impl Acceptor {
 pub(crate) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+impl Socket {
+    /// The address of the peer, if it has one and is still there.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Socket::Tcp(stream) => stream.peer_addr().ok(),
+            Socket::Unix(_) => None,
+        }
+    }
 }
 
 impl AsyncRead for Socket {
@@ -125,16 +137,42 @@ impl AsyncWrite for Socket {
 }
 
 /// The connections of an endpoint; any left end with it.
-#[derive(Default)]
-pub(crate) struct Connections(JoinSet<()>);
+pub(crate) struct Connections {
+    endpoint: &'static str,
+    observer: Arc<dyn Observer>,
+    tasks: JoinSet<()>,
+}
+
+/// Reports the end of a connection when its task is gone, in whatever way.
+struct Open(&'static str, Arc<dyn Observer>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.1.connection_closed(self.0);
+    }
+}
 
 impl Connections {
+    pub(crate) fn new(endpoint: &'static str, observer: Arc<dyn Observer>) -> Connections {
+        Connections { endpoint, observer, tasks: JoinSet::new() }
+    }
+
+    /// Runs a connection that was accepted to be served.
+    pub(crate) fn serve(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
+        self.observer.connection_opened(self.endpoint);
+        let open = Open(self.endpoint, self.observer.clone());
+        self.spawn(async move {
+            let _open = open;
+            connection.await;
+        });
+    }
+
     pub(crate) fn spawn(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
         // Remove ended tasks here too: under a steady stream of connections `until` may never do it.
-        while let Some(ended) = self.0.try_join_next() {
+        while let Some(ended) = self.tasks.try_join_next() {
             log_panic(ended);
         }
-        self.0.spawn(connection);
+        self.tasks.spawn(connection);
     }
 
     /// The output of `next`, or none once `stopped` ends. Meanwhile it removes tasks that have ended.
@@ -147,14 +185,14 @@ impl Connections {
         loop {
             tokio::select! {
                 next = &mut next => return Some(next),
-                Some(ended) = self.0.join_next() => log_panic(ended),
+                Some(ended) = self.tasks.join_next() => log_panic(ended),
                 () = &mut stopped => return None,
             }
         }
     }
 
     pub(crate) async fn all_ended(mut self) {
-        while let Some(ended) = self.0.join_next().await {
+        while let Some(ended) = self.tasks.join_next().await {
             log_panic(ended);
         }
     }

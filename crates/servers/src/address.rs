@@ -1,4 +1,4 @@
-//! The address of an endpoint: `host:port`, `unix:PATH`, or `off`.
+//! The address of an endpoint: `host:port`, `:port` for all addresses of this machine, `unix:PATH`, or `off`.
 
 use std::fmt;
 use std::io;
@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 use tokio::net::{TcpListener, UnixListener};
+
+const EXPECTED: &str = "expected host:port, unix:PATH or off";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
@@ -31,10 +33,15 @@ impl FromStr for Address {
             return Ok(Address::Unix(path.into()));
         }
         match text.rsplit_once(':') {
+            // A URL is none.
+            Some((host, _)) if host.contains('/') => Err(EXPECTED.to_owned()),
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
                 Ok(Address::Tcp(text.to_owned()))
             }
-            _ => Err("expected host:port, unix:PATH or off".to_owned()),
+            Some(("", port)) if port.parse::<u16>().is_ok() => {
+                Ok(Address::Tcp(format!("0.0.0.0:{port}")))
+            }
+            _ => Err(EXPECTED.to_owned()),
         }
     }
 }
@@ -55,7 +62,29 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
+/// Who can connect to an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locality {
+    /// Those whom the file of a Unix socket lets.
+    Socket,
+    /// Programs of this machine, browsers among them.
+    Loopback,
+    Anywhere,
+}
+
 impl Listener {
+    /// Who can connect.
+    pub fn locality(&self) -> Locality {
+        let is_loopback = |listener: &TcpListener| {
+            listener.local_addr().is_ok_and(|address| address.ip().is_loopback())
+        };
+        match self {
+            Listener::Unix(_) => Locality::Socket,
+            Listener::Tcp(listener) if is_loopback(listener) => Locality::Loopback,
+            Listener::Tcp(_) => Locality::Anywhere,
+        }
+    }
+
     /// Wraps a socket that listens at `address`. Must be called in a runtime.
     pub fn from_socket(socket: OwnedFd, address: &Address) -> io::Result<Listener> {
         match address {
@@ -87,9 +116,11 @@ mod tests {
             ("localhost:1", tcp("localhost:1")),
             ("unix:/run/x.sock", Ok(Address::Unix("/run/x.sock".into()))),
             ("off", Ok(Address::Off)),
+            ("http://localhost:1", expected_form()),
             ("unix:", Err("unix: needs a path, such as unix:/run/tidegate.sock".to_owned())),
             ("8081", expected_form()),
-            (":8081", expected_form()),
+            (":70000", expected_form()),
+            (":", expected_form()),
             ("localhost:70000", expected_form()),
             ("", expected_form()),
         ];
@@ -98,5 +129,6 @@ mod tests {
             assert_eq!(parsed, expected, "for {text:?}");
             assert!(parsed.is_err() || parsed.unwrap().to_string() == text, "for {text:?}");
         }
+        assert_eq!(":8081".parse(), tcp("0.0.0.0:8081"));
     }
 }

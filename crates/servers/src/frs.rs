@@ -77,7 +77,7 @@ impl Frs {
 
     async fn accept(&self, listener: Listener, slots: &Slots, stop: watch::Receiver<bool>) {
         let mut acceptor = Acceptor::new(ENDPOINT, listener);
-        let mut connections = Connections::default();
+        let mut connections = Connections::new(ENDPOINT, self.service.shared.observer.clone());
         let stopped = drain::stopped(stop.clone());
         tokio::pin!(stopped);
         loop {
@@ -92,7 +92,7 @@ impl Frs {
             };
             if let Some(slot) = slots.acquire() {
                 let (service, stop) = (self.service.clone(), stop.clone());
-                connections.spawn(async move {
+                connections.serve(async move {
                     let answer = |request, slot| service.answer(request, slot);
                     http1::serve(socket, slot, &service.shared.overload, stop, answer).await;
                 });

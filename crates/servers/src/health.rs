@@ -15,11 +15,13 @@ pub struct Health {
     pub shared: Option<SharedHealth>,
 }
 
-/// Whether a server of shared counters answers.
+/// Whether all servers of shared counters answer.
 #[derive(Debug, Clone)]
 pub struct SharedHealth {
-    /// Why none does.
+    /// Why one of them does not.
     pub cause: watch::Receiver<Option<String>>,
+    /// Why counters may disappear from a server.
+    pub warning: watch::Receiver<Option<String>>,
     /// Whether that makes the process unhealthy: it decides, but not with all machines.
     pub fails: bool,
 }
@@ -35,7 +37,7 @@ impl Health {
         }
         let is_apart = |shared: &SharedHealth| shared.fails && shared.cause.borrow().is_some();
         if self.shared.as_ref().is_some_and(is_apart) {
-            return Some("no server of the shared counters answers");
+            return Some("a server of the shared counters does not answer");
         }
         match self.store.borrow().files {
             FileState::Damaged => Some("a file of the counters was cut short or changed"),
@@ -58,8 +60,10 @@ impl Health {
         }
         let apart = self.shared.as_ref().and_then(|shared| shared.cause.borrow().clone());
         causes.extend(
-            apart.map(|cause| format!("no server of the shared counters answers: {cause}")),
+            apart.map(|cause| format!("a server of the shared counters does not answer: {cause}")),
         );
+        let warning = self.shared.as_ref().and_then(|shared| shared.warning.borrow().clone());
+        causes.extend(warning.map(|warning| format!("shared counters: {warning}")));
         (!causes.is_empty()).then(|| causes.join("; "))
     }
 }

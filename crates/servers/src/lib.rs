@@ -20,12 +20,15 @@ mod overload;
 mod replies;
 pub mod rls;
 mod shared;
+mod spans;
+mod tls;
 
 pub use address::{Address, Listener};
 pub use health::{Health, SharedHealth};
 pub use overload::Overload;
 pub use replies::{HeaderNames, Replies};
 pub use shared::Shared;
+pub use tls::{Protocol, Tls, TlsFiles};
 
 #[cfg(test)]
 mod tests;

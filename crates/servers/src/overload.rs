@@ -77,8 +77,8 @@ impl Overload {
         self.lag.is_late()
     }
 
-    /// Records a turn that ends now.
-    pub fn record_turn(&self, turn: &Turn) {
+    /// Records a turn that ends now, and returns how long it took.
+    pub fn record_turn(&self, turn: &Turn) -> Duration {
         let began = turn.began.saturating_duration_since(self.epoch);
         let ended = self.epoch.elapsed();
         let took = ended.saturating_sub(began);
@@ -87,6 +87,7 @@ impl Overload {
         if !self.is_busy.load(Ordering::Relaxed) && !self.is_busy.swap(true, Ordering::Relaxed) {
             self.busy.notify_one();
         }
+        took
     }
 
     /// Polls `connection` and records each of its turns.

@@ -2,8 +2,8 @@
 //!
 //! One task for each connection (`connection`) drives `tidegate-grpc`, which answers each message as it
 //! arrives (`service`, `outcome`), or hands it to a task if the counters answer later (`later`). `accept`
-//! accepts connections, `slots` bounds their number, `memory` the memory that they hold together, `tls`
-//! keeps the certificates. Under overload, calls are refused instead of decided.
+//! accepts connections, `slots` bounds their number, `memory` the memory that they hold together. Under
+//! overload, calls are refused instead of decided.
 
 mod accept;
 mod connection;
@@ -16,18 +16,16 @@ mod outcome;
 mod reflection;
 mod service;
 mod slots;
-mod tls;
 
 use crate::address::Listener;
 use crate::later::LaterBudget;
 use crate::shared::Shared;
+use crate::tls::{Protocol, Tls, TlsFiles};
 use health::ServingState;
 use memory::MemoryBudget;
 use slots::Slots;
 use std::sync::Arc;
 use std::time::Duration;
-use tls::Tls;
-pub use tls::TlsFiles;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -70,7 +68,7 @@ impl Rls {
     /// # Errors
     /// If a TLS file cannot be read or is not valid.
     pub fn new(shared: Shared, settings: &Settings) -> anyhow::Result<Rls> {
-        let tls = Tls::open(settings.tls.as_ref())?.map(Arc::new);
+        let tls = Tls::open(settings.tls.as_ref(), Protocol::Grpc)?.map(Arc::new);
         let mut tasks = JoinSet::new();
         if let Some(tls) = &tls {
             tasks.spawn(tls.clone().watch_files());
@@ -92,7 +90,7 @@ impl Rls {
     /// # Errors
     /// As [`Rls::new`].
     pub fn check(settings: &Settings) -> anyhow::Result<()> {
-        Tls::open(settings.tls.as_ref()).map(|_| ())
+        Tls::open(settings.tls.as_ref(), Protocol::Grpc).map(|_| ())
     }
 
     /// Reads the TLS files now.

@@ -5,6 +5,7 @@ use crate::overload::Overload;
 use crate::replies::Replies;
 use std::sync::Arc;
 use tidegate_authority::{Authority, Observer};
+use tidegate_traces::Tracer;
 
 /// The authority that endpoints ask, and what their answers depend on; clones share everything.
 #[derive(Clone)]
@@ -14,4 +15,6 @@ pub struct Shared {
     pub replies: Arc<Replies>,
     pub health: Health,
     pub overload: Arc<Overload>,
+    /// None unless spans of calls are exported.
+    pub tracer: Option<Tracer>,
 }

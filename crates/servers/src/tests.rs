@@ -3,7 +3,7 @@
 //! their answers.
 
 use crate::frs::{self, Frs};
-use crate::http::{Http, MetricsPage};
+use crate::http::{Http, MetricsPage, PageForm};
 use crate::rls::{self, Rls};
 use crate::{Address, Health, Listener, Overload, Shared};
 use prost::Message;
@@ -101,6 +101,7 @@ pub(crate) fn shared(
         replies: Arc::default(),
         health: Health { draining: stopped, store, workers: None, shared: None },
         overload: Overload::start(),
+        tracer: None,
     }
 }
 
@@ -119,7 +120,7 @@ fn reset(stream: TcpStream) {
 struct NoPage;
 
 impl MetricsPage for NoPage {
-    async fn page(&self) -> anyhow::Result<String> {
+    async fn page(&self, _: PageForm) -> anyhow::Result<String> {
         Ok(String::new())
     }
 }

@@ -13,7 +13,7 @@ use tidegate::host::{
     Unsent,
 };
 use tidegate_core::{LeaseReturn, Timestamp};
-use tidegate_wire::{debit_from, request_from_wire, returned_from, rls};
+use tidegate_wire::{debit_from, report_of, request_from_wire, returned_from, rls};
 
 /// Statuses of a reply without a decision: the sidecar did not answer, or overload.
 const UNDECIDED: [u32; 2] = [500, 503];
@@ -34,7 +34,8 @@ impl SimHost {
     }
 
     /// Removes returned tokens from the ledger. A return that is sent again equals the first one; a
-    /// recalled lease, all of whose tokens are returned, must not have been received.
+    /// recalled lease, all of whose tokens are returned, must not have been received. A return of
+    /// nothing carries a report.
     fn send_back(&self, state: &mut State, proxy: usize, call: &Call, back: &LeaseReturn) {
         state.tally.returns += 1;
         let is_new = state.returns_sent.insert(back.call);
@@ -43,10 +44,12 @@ impl SimHost {
                 "return (worker, counter, hits, lease)",
                 [self.worker as u64, (*key).into(), *hits, *lease],
             );
-            let sent = match (is_new, *hits == u64::from(u32::MAX)) {
+            let recalled = u64::from(u32::MAX);
+            let sent = match (is_new, *hits) {
                 (false, _) => Ok(()),
-                (true, true) => state.ledger.recall(proxy, *key, *lease),
-                (true, false) => state.ledger.send_back(proxy, *key, *lease, *hits),
+                (true, 0) if report_of(&call.message).is_some() => Ok(()),
+                (true, hits) if hits == recalled => state.ledger.recall(proxy, *key, *lease),
+                (true, hits) => state.ledger.send_back(proxy, *key, *lease, hits),
             };
             if let Err(broken) = sent {
                 state.fail(format!("worker {}: counter {key}: {broken}", self.worker));
@@ -166,6 +169,7 @@ impl Host for SimHost {
         let mut state = self.state.borrow_mut();
         let life = state.lives[self.proxy()];
         state.after(0, Event::Wake(self.worker, life));
+        state.worker_states[self.worker].will_wake = true;
         true
     }
 

@@ -20,16 +20,20 @@ pub(crate) struct Spent {
     pub(crate) hits: u64,
     /// The sidecar's time at which they count; none for the current time.
     pub(crate) decided_at: Option<u64>,
+    /// How far the sidecar's time was behind that of the counters.
+    pub(crate) lag: u64,
 }
 
 /// Hits that a call was charged for its requests. They can be spent only while its response is
-/// handled.
+/// handled, and in the wakes that go on with it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked {
     pub(crate) key: Key,
     pub(crate) hits: u64,
     /// The sidecar's time of the decision.
     pub(crate) decided_at: u64,
+    /// How far it was behind that of the counters.
+    pub(crate) lag: u64,
     /// Whether a limit applied.
     pub(crate) limited: bool,
 }
@@ -40,6 +44,8 @@ struct HeldLease {
     left: u64,
     from: u64,
     until: u64,
+    /// Of the sidecar's time at the grant.
+    lag: u64,
 }
 
 /// The tokens of a counter that a process holds, by its own clock.
@@ -87,7 +93,13 @@ impl Ledger {
     }
 
     /// A process received a lease.
-    pub(crate) fn receive(&mut self, proxy: usize, key: Key, lease: &Lease, clock: u64) {
+    pub(crate) fn receive(
+        &mut self,
+        proxy: usize,
+        key: Key,
+        (lease, lag): (&Lease, u64),
+        clock: u64,
+    ) {
         let holding = self.holdings[proxy].entry(key).or_default();
         let until = lease.valid_until.as_nanos();
         if lease.tokens == Lease::UNLIMITED {
@@ -99,7 +111,7 @@ impl Ledger {
         {
             holding.leases.pop_front();
         }
-        let held = HeldLease { id: lease.id, left: lease.tokens.into(), from: clock, until };
+        let held = HeldLease { id: lease.id, left: lease.tokens.into(), from: clock, until, lag };
         let place = holding.leases.partition_point(|other| other.until <= until);
         holding.leases.insert(place, held);
     }
@@ -166,16 +178,18 @@ impl Ledger {
             asked.hits -= hits;
             missing -= hits;
             if asked.limited && hits > 0 {
-                spent.push(Spent { hits, decided_at: Some(asked.decided_at) });
+                spent.push(Spent { hits, decided_at: Some(asked.decided_at), lag: asked.lag });
             }
         }
         let holding = self.holdings[proxy].entry(key).or_default();
         if missing > 0 && holding.unlimited_until <= clock {
-            let leased = missing;
+            let (leased, mut lag) = (missing, 0);
             // The lease that expires first is spent first: if any assignment covers all hits, this
             // one does.
             for held in holding.leases.iter_mut().filter(|held| held.until > clock) {
                 missing = take(held, missing);
+                // It is not visible which of them was spent.
+                lag = lag.max(held.lag);
             }
             if missing > 0 {
                 let ended = holding.leases.iter().rev().find(|held| held.until <= clock);
@@ -186,7 +200,7 @@ impl Ledger {
                     "counter {key}: {missing} of {hits} hits without a token{ended}"
                 ));
             }
-            spent.push(Spent { hits: leased, decided_at: None });
+            spent.push(Spent { hits: leased, decided_at: None, lag });
         }
         let account = &mut self.accounts[key as usize];
         account.admitted += spent.iter().map(|spent| spent.hits).sum::<u64>();
@@ -221,8 +235,8 @@ mod tests {
     fn a_token_is_spent_once_before_its_expiry_and_its_return() {
         let mut ledger = Ledger::new(1, 1);
         ledger.charge(0, 100);
-        ledger.receive(0, 0, &lease(1, 3, 100), 0);
-        ledger.receive(0, 0, &lease(2, 2, 50), 0);
+        ledger.receive(0, 0, (&lease(1, 3, 100), 0), 0);
+        ledger.receive(0, 0, (&lease(2, 2, 50), 0), 0);
         assert!(ledger.admit(0, 0, 2, &mut [], 40).is_ok());
         assert!(ledger.send_back(0, 0, 1, 2).is_ok());
         assert!(ledger.admit(0, 0, 1, &mut [], 99).is_ok());
@@ -230,7 +244,7 @@ mod tests {
             ledger.admit(0, 0, 1, &mut [], 99).unwrap_err(),
             "counter 0: 1 of 1 hits without a token; the last lease ended 49 ns before"
         );
-        ledger.receive(0, 0, &lease(3, 3, 200), 100);
+        ledger.receive(0, 0, (&lease(3, 3, 200), 0), 100);
         let error = "2 tokens of lease 1 given back, 2 of them spent";
         assert_eq!(ledger.send_back(0, 0, 1, 2).unwrap_err().as_str(), error);
     }
@@ -239,11 +253,11 @@ mod tests {
     fn unlimited_hits_and_charged_calls_need_no_token() {
         let mut ledger = Ledger::new(1, 1);
         ledger.charge(0, 2);
-        let mut asked = [Asked { key: 0, hits: 2, decided_at: 7, limited: true }];
+        let mut asked = [Asked { key: 0, hits: 2, decided_at: 7, lag: 0, limited: true }];
         let spent = ledger.admit(0, 0, 2, &mut asked, 10).unwrap();
-        assert_eq!(spent, [Spent { hits: 2, decided_at: Some(7) }]);
+        assert_eq!(spent, [Spent { hits: 2, decided_at: Some(7), lag: 0 }]);
         assert!(ledger.admit(0, 0, 1, &mut asked, 10).is_err());
-        ledger.receive(0, 0, &lease(1, Lease::UNLIMITED, 20), 10);
+        ledger.receive(0, 0, (&lease(1, Lease::UNLIMITED, 20), 0), 10);
         assert_eq!(ledger.admit(0, 0, 9, &mut [], 19), Ok(Vec::new()));
         assert!(ledger.admit(0, 0, 9, &mut [], 20).is_err());
     }
@@ -252,7 +266,7 @@ mod tests {
     fn no_more_is_admitted_than_the_store_charged() {
         let mut ledger = Ledger::new(1, 1);
         ledger.charge(0, 5);
-        ledger.receive(0, 0, &lease(1, 5, 100), 0);
+        ledger.receive(0, 0, (&lease(1, 5, 100), 0), 0);
         ledger.give_back(0, 3);
         assert_eq!(
             ledger.admit(0, 0, 3, &mut [], 1).unwrap_err(),

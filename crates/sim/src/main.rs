@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use tidegate_sim::limits::Algorithm;
-use tidegate_sim::{Failure, Outcome, Plan, Tally, run};
+use tidegate_sim::{Failure, Outcome, Plan, Tally, Tiers, run};
 
 /// Runs the real filter and the real sidecar in a simulated world, and checks their promises.
 ///
@@ -21,12 +21,16 @@ use tidegate_sim::{Failure, Outcome, Plan, Tally, run};
 Examples:
   tidegate-sim                                          a million events of each algorithm
   tidegate-sim --algorithm token_bucket --runs 500      ten million of one
+  tidegate-sim --shared                                 the same with sidecars that share counters
   tidegate-sim --algorithm exact --seed 17 --runs 1     replays a run"
 )]
 struct Cli {
     /// Algorithm of the first limit in each run, or all.
     #[arg(long, default_value = "all", value_parser = algorithms)]
     algorithm: Algorithms,
+    /// Several sidecars that share their counters, instead of one.
+    #[arg(long)]
+    shared: bool,
     /// Events per run.
     #[arg(long, default_value_t = 20_000)]
     steps: u64,
@@ -60,11 +64,12 @@ type Results = Vec<(Plan, Result<Outcome, Box<Failure>>)>;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let tiers = if cli.shared { Tiers::Three } else { Tiers::Two };
     let mut plans = Vec::new();
     for algorithm in &cli.algorithm.0 {
         for seed in cli.seed..cli.seed.saturating_add(cli.runs) {
             let (algorithm, steps) = (*algorithm, cli.steps);
-            plans.push(Plan { algorithm, seed, steps, mutation: None });
+            plans.push(Plan { tiers, algorithm, seed, steps, mutation: None });
         }
     }
     let started = Instant::now();

@@ -21,11 +21,23 @@ pub enum Mutation {
     DebitsAreForgotten,
     /// A debit is counted and then refused as if it were not.
     CountedDebitsAreRefused,
+    /// What a refill brings is put into the holding twice.
+    RefillsCountTwice,
+    /// Tokens are given back, and stay in the holding too.
+    GivenBackIsKept,
+    /// A sidecar decides by its own clock instead of that of the shared counters.
+    OwnClock,
+    /// A command that was not answered counts as done.
+    SilenceIsDone,
+    /// A command that has lost against another sidecar counts as done.
+    LossIsDone,
+    /// The server of the shared counters forgets keys before their end.
+    KeysExpireEarly,
 }
 
 impl Mutation {
     /// All faults.
-    pub const ALL: [Mutation; 9] = [
+    pub const ALL: [Mutation; 15] = [
         Mutation::LeasesLast,
         Mutation::ReturnsCountTwice,
         Mutation::WritesAlwaysSucceed,
@@ -35,6 +47,12 @@ impl Mutation {
         Mutation::DebitsCountTwice,
         Mutation::DebitsAreForgotten,
         Mutation::CountedDebitsAreRefused,
+        Mutation::RefillsCountTwice,
+        Mutation::GivenBackIsKept,
+        Mutation::OwnClock,
+        Mutation::SilenceIsDone,
+        Mutation::LossIsDone,
+        Mutation::KeysExpireEarly,
     ];
 
     /// Whether costs at the end of streams show it. Others would break those first.

@@ -3,7 +3,7 @@
 use crate::limits::Algorithm;
 use crate::mutation::Mutation;
 use crate::rng::Rng;
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, Tiers};
 use crate::tally::{Tally, Usage};
 use crate::world::World;
 use std::fmt;
@@ -11,6 +11,8 @@ use std::fmt;
 /// The input of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
+    /// Where the counters are.
+    pub tiers: Tiers,
     /// The algorithm of the first rule.
     pub algorithm: Algorithm,
     /// The seed of all randomness.
@@ -53,9 +55,10 @@ impl fmt::Display for Failure {
         writeln!(f, "{}", self.trace)?;
         writeln!(f, "{}", self.scenario)?;
         writeln!(f, "{} seed {seed}, step {}: {}", algorithm.name(), self.steps, self.broken)?;
+        let shared = if self.plan.tiers == Tiers::Three { " --shared" } else { "" };
         write!(
             f,
-            "replay: tidegate-sim --algorithm {} --seed {seed} --steps {steps} --runs 1",
+            "replay: tidegate-sim{shared} --algorithm {} --seed {seed} --steps {steps} --runs 1",
             algorithm.name()
         )
     }
@@ -67,7 +70,10 @@ impl fmt::Display for Failure {
 /// The first violation.
 pub fn run(plan: Plan) -> Result<Outcome, Box<Failure>> {
     let mut rng = Rng::new(plan.seed.wrapping_mul(16).wrapping_add(plan.algorithm as u64));
-    let scenario = Scenario::new(plan.algorithm, &mut rng);
+    let mut scenario = Scenario::new(plan.algorithm, &mut rng);
+    if plan.tiers == Tiers::Three {
+        scenario = scenario.sharing(&mut rng);
+    }
     let description = format!("{scenario:#?}");
     let fail = |steps: u64, broken: String, trace: String| {
         Box::new(Failure { plan, steps, broken, scenario: description.clone(), trace })
@@ -99,7 +105,7 @@ pub fn run(plan: Plan) -> Result<Outcome, Box<Failure>> {
         return Err(fail(state.tally.steps, broken, state.trace.to_string()));
     }
     let used = state.usage.as_ref().map(Usage::per_mille);
-    let least = used_at_least(plan.algorithm);
+    let least = used_at_least(plan.algorithm, plan.tiers);
     if let Some(used) = used.filter(|used| *used < least) {
         let broken = format!("{used} of 1000 used of the first limit, at least {least} expected");
         return Err(fail(state.tally.steps, broken, state.trace.to_string()));
@@ -108,8 +114,8 @@ pub fn run(plan: Plan) -> Result<Outcome, Box<Failure>> {
 }
 
 /// The least usage of a limit under three times its traffic, in thousandths.
-fn used_at_least(algorithm: Algorithm) -> u64 {
-    match algorithm {
+fn used_at_least(algorithm: Algorithm, tiers: Tiers) -> u64 {
+    let of_one = match algorithm {
         Algorithm::FixedWindow | Algorithm::Zone => 990,
         // Hits borrowed before the measured windows are paid back in them: up to half of one of six
         // windows.
@@ -124,5 +130,9 @@ fn used_at_least(algorithm: Algorithm) -> u64 {
         Algorithm::SlidingBuckets => 750,
         // Seconds are held for one second longer than a period of one.
         Algorithm::Exact => 400,
+    };
+    match tiers {
+        Tiers::Two => of_one,
+        Tiers::Three => of_one - 100,
     }
 }

@@ -4,6 +4,7 @@
 use crate::limits::{Algorithm, Limit, Rule, SECOND};
 use crate::meters::{DEBITED, ESTIMATE, ESTIMATED, LEASED, METERS};
 use crate::rng::Rng;
+use tidegate_authority::Failure;
 
 /// The network. Times in nanoseconds, probabilities in thousandths.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +31,35 @@ pub(crate) struct Faults {
     pub(crate) limits_change: bool,
     /// Limits get another algorithm.
     pub(crate) algorithms_change: bool,
+}
+
+/// Where the counters are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tiers {
+    /// In one sidecar.
+    Two,
+    /// In a server that several sidecars share.
+    Three,
+}
+
+/// Sidecars that share counters.
+#[derive(Debug, Clone)]
+pub(crate) struct Machines {
+    pub(crate) sidecars: usize,
+    /// How far the clock of each is from that of the server, in nanoseconds.
+    pub(crate) skews: Vec<i64>,
+    pub(crate) clocks: Vec<Clock>,
+    /// `--authority-timeout`, in nanoseconds.
+    pub(crate) timeout: u64,
+    pub(crate) delay_min: u64,
+    pub(crate) delay_mean: u64,
+    /// Commands that take up to three times the timeout, in thousandths.
+    pub(crate) slow: u64,
+    pub(crate) lost_commands: u64,
+    pub(crate) lost_answers: u64,
+    /// What the server may have forgotten after a failover: the changes of so many nanoseconds. 0 for no failovers.
+    pub(crate) forgets: u64,
+    pub(crate) failure: Failure,
 }
 
 /// The monotonic clock of a process.
@@ -76,6 +106,8 @@ pub(crate) struct Scenario {
     pub(crate) interleaved: u64,
     /// Requests with costs that their end knows, in thousandths.
     pub(crate) metered: u64,
+    /// None if there is one sidecar, with the counters.
+    pub(crate) machines: Option<Machines>,
 }
 
 /// No process makes more calls within a second, or a run would be over at once.
@@ -109,7 +141,38 @@ impl Scenario {
             lease_ttl: rng.pick(&[SECOND / 2, 2 * SECOND, 2 * SECOND, 5 * SECOND]),
             interleaved: rng.pick(&[0, 20, 100]),
             metered: rng.pick(&[0, 100, 500]),
+            machines: None,
             rules,
+        }
+    }
+
+    /// The same with several sidecars, which share their counters.
+    #[must_use]
+    pub(crate) fn sharing(self, rng: &mut Rng) -> Scenario {
+        let machines = machines(rng);
+        let proxies = self.proxies.max(machines.sidecars);
+        let clocks = (0..proxies).map(|index| self.clocks[index % self.clocks.len()]).collect();
+        // What a failover forgets is computed by the limits of the start.
+        let limits_change = self.faults.limits_change && machines.forgets == 0;
+        let algorithms_change = self.faults.algorithms_change && limits_change;
+        let faults = Faults { limits_change, algorithms_change, ..self.faults };
+        // Debits are of one sidecar and its holdings.
+        Scenario { proxies, clocks, faults, metered: 0, machines: Some(machines), ..self }
+    }
+
+    /// The sidecars.
+    #[must_use]
+    pub(crate) fn sidecars(&self) -> usize {
+        self.machines.as_ref().map_or(1, |machines| machines.sidecars)
+    }
+
+    /// How long a token may be held beside its counter.
+    #[must_use]
+    pub(crate) fn held_for(&self) -> u64 {
+        match self.machines {
+            None => self.lease_ttl,
+            // Two generations of held tokens. Leases end with them.
+            Some(_) => 2 * SECOND,
         }
     }
 
@@ -124,10 +187,15 @@ impl Scenario {
         self.rules.iter().map(|rule| rule.values as usize).sum()
     }
 
-    /// Whether bounds can be checked: not if clocks step or counts are dropped.
+    /// Whether bounds can be checked: not if the clock that counts steps, if counts are dropped, or if sidecars admit
+    /// hits that no counter knows.
     #[must_use]
     pub(crate) fn is_bounded(&self) -> bool {
-        !self.faults.clock_steps && !self.faults.algorithms_change
+        let is_strict = match &self.machines {
+            None => !self.faults.clock_steps,
+            Some(machines) => machines.failure == Failure::Deny,
+        };
+        is_strict && !self.faults.algorithms_change
     }
 
     /// The filter's configuration: each rule twice, so that a request may hit a counter twice.
@@ -213,6 +281,34 @@ fn network(timeout_ms: u64, rng: &mut Rng) -> Network {
         lost: some(rng, 100),
         twice: some(rng, 100),
         unsent: some(rng, 5),
+    }
+}
+
+fn machines(rng: &mut Rng) -> Machines {
+    let ms = SECOND / 1_000;
+    let sidecars = rng.between(2, 3) as usize;
+    let bad = rng.chance(600);
+    let some = |rng: &mut Rng, most| if bad { rng.between(0, most) } else { 0 };
+    let skew = |rng: &mut Rng| {
+        let skew = rng.log_between(ms, 3_600 * SECOND) as i64;
+        if rng.chance(500) { skew } else { -skew }
+    };
+    let clock = |rng: &mut Rng| Clock {
+        origin: rng.between(0, 1 << 50),
+        ppm: rng.between(0, 1_000) as i64 - 500,
+    };
+    Machines {
+        sidecars,
+        skews: (0..sidecars).map(|_| skew(rng)).collect(),
+        clocks: (0..sidecars).map(|_| clock(rng)).collect(),
+        timeout: rng.pick(&[20, 100, 100, 400]) * ms,
+        delay_min: rng.between(20_000, ms),
+        delay_mean: rng.log_between(50_000, 4 * ms),
+        slow: some(rng, 20),
+        lost_commands: some(rng, 30),
+        lost_answers: some(rng, 30),
+        forgets: if rng.chance(300) { rng.log_between(10 * ms, 2 * SECOND) } else { 0 },
+        failure: rng.pick(&[Failure::Deny, Failure::Deny, Failure::Deny, Failure::Local]),
     }
 }
 

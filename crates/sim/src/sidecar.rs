@@ -1,6 +1,8 @@
 //! The sidecar: the real engine on a real store, with checks of its answers.
 
 use crate::limits;
+use crate::local::Local;
+use crate::machine::Machine;
 use crate::meters::{self, Change, Costs};
 use crate::mutation::Mutation;
 use crate::scenario::Scenario;
@@ -8,13 +10,18 @@ use crate::state::{Call, Decided, State, value_of};
 use anyhow::Context;
 use prost::Message;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tempfile::TempDir;
-use tidegate_authority::{Authority, open_standalone, wait};
+use tidegate_authority::{Authority, Modes, Shared, Undecided, open_standalone, open_store, wait};
 use tidegate_core::{
     Answer, DebitRequest, Descriptor, Direction, Entry, Hits, Lease, LeaseRequest, LeaseReturn,
     Nanos, Request, Timestamp, Verdict,
 };
-use tidegate_limits::{SameDomain, load};
+use tidegate_limits::{Rules, SameDomain, load};
+use tidegate_remote::simulation::Engine;
 use tidegate_wire::{lease_request_from, request_from_wire, response_to_wire, rls};
 
 /// gRPC status: no room for a counter.
@@ -26,8 +33,17 @@ pub(crate) type Handled = (Result<Vec<u8>, u32>, Option<Decided>);
 /// Room for the counters of a scenario.
 const COUNTERS: u64 = 16_384;
 
+/// The seed of shared counters.
+pub(crate) const SHARED_SEED: u64 = 99;
+
 pub(crate) struct Sidecar {
-    authority: Option<Authority>,
+    index: usize,
+    authority: Option<Arc<Authority>>,
+    /// If its counters are shared.
+    pub(crate) machine: Option<Machine>,
+    local: Option<Arc<Local>>,
+    /// The time of the shared counters that it knew when it crashed, and the local time.
+    known: Option<(u64, u64)>,
     dir: TempDir,
     data: PathBuf,
     lease_ttl: u64,
@@ -39,7 +55,7 @@ impl Sidecar {
     ///
     /// # Errors
     /// If the directory cannot be created.
-    pub(crate) fn new(scenario: &Scenario) -> anyhow::Result<Sidecar> {
+    pub(crate) fn new(scenario: &Scenario, index: usize) -> anyhow::Result<Sidecar> {
         // Counters in memory: nothing here is about disks.
         let memory = Path::new("/dev/shm");
         let dir = match memory.is_dir() {
@@ -48,7 +64,10 @@ impl Sidecar {
         };
         let dir = dir.context("a directory for the counters")?;
         let data = dir.path().join("data");
-        Ok(Sidecar { authority: None, dir, data, lease_ttl: scenario.lease_ttl, starts: 0 })
+        let lease_ttl = scenario.lease_ttl;
+        let (machine, local, known, starts) = (None, None, None, 0);
+        let authority = None;
+        Ok(Sidecar { index, authority, machine, local, known, dir, data, lease_ttl, starts })
     }
 
     #[must_use]
@@ -58,7 +77,12 @@ impl Sidecar {
 
     /// Stops without any cleanup.
     pub(crate) fn crash(&mut self) {
-        self.authority = None;
+        if let Some(machine) = self.machine.take()
+            && let Some(now) = machine.engine.now()
+        {
+            self.known = Some((now.as_nanos(), machine.engine.local()));
+        }
+        (self.authority, self.local) = (None, None);
     }
 
     /// Starts on its existing files.
@@ -71,8 +95,113 @@ impl Sidecar {
             self.data = self.dir.path().join(format!("data{}", self.starts));
         }
         let (limits, ttl) = (self.limits(), Nanos::new(self.lease_ttl));
-        self.authority = Some(open_standalone(COUNTERS, &self.data, &limits, ttl)?);
+        self.authority = Some(Arc::new(open_standalone(COUNTERS, &self.data, &limits, ttl)?));
         Ok(())
+    }
+
+    /// Starts on its existing files, with counters that are in a server.
+    ///
+    /// # Errors
+    /// If it cannot start.
+    pub(crate) fn start_sharing(
+        &mut self,
+        scenario: &Scenario,
+        state: &mut State,
+    ) -> anyhow::Result<()> {
+        let Some(machines) = &scenario.machines else { return Ok(()) };
+        let timeout = Duration::from_nanos(machines.timeout);
+        let engine = Engine::new(SHARED_SEED, state.rng.bits(), timeout);
+        let monotonic = machines.clocks[self.index].at(state.now);
+        engine.set_local(monotonic);
+        // Of its data directory, or nothing, as after a start of the machine.
+        let is_known = state.rng.chance(500);
+        if let Some((time, at)) = self.known.filter(|_| is_known) {
+            let passed = monotonic - at;
+            engine.observe((time + passed - passed / 1_000) / 1_000);
+        }
+        let machine = Machine::new(engine);
+        let clock = machine.engine.clone();
+        let own_clock = state.mutation == Some(Mutation::OwnClock);
+        let skew = machines.skews[self.index] + state.stepped[self.index];
+        let (wall, of) = (scenario.wall, machines.clocks[self.index]);
+        let shared = Shared {
+            counters: machine.engine.clone(),
+            clock: Arc::new(move || match own_clock {
+                false => clock.now(),
+                true => clock.now().map(|_| {
+                    let now = wall + clock.local() - of.origin;
+                    Timestamp::from_nanos(now.saturating_add_signed(skew))
+                }),
+            }),
+            spawn: machine.spawn(),
+            sidecar: self.index as u64 + 1,
+            failure: machines.failure,
+        };
+        let store = open_store(COUNTERS, &self.data)?;
+        let local = Arc::new(Local::new(store, self.index as u64, state.mutation));
+        let modes = Modes { lease_ttl: Some(Nanos::new(self.lease_ttl)), ..Modes::default() };
+        let rules = self.rules()?;
+        let authority = Authority::with_shared(local.clone(), shared, rules, modes, Arc::new(()))?;
+        self.authority = Some(Arc::new(authority));
+        (self.machine, self.local) = (Some(machine), Some(local));
+        Ok(())
+    }
+
+    /// Begins with a call that is answered when the shared counters are.
+    pub(crate) fn begin(&mut self, scenario: &Scenario, state: &mut State, call: &Rc<Call>) {
+        let Some((authority, machine)) = self.authority.clone().zip(self.machine.as_mut()) else {
+            return;
+        };
+        let Some((request, ask)) = parse(state, call) else { return };
+        let now = state.timestamp(scenario, self.index);
+        let call = Rc::clone(call);
+        let about = Rc::clone(&call);
+        let answering = Box::pin(async move {
+            match (&call.back, &ask) {
+                (Some(back), _) => authority.return_tokens(&request, back, now).await,
+                (None, Some(ask)) => authority.decide_leasing(&request, ask, now).await,
+                (None, None) => authority.decide(&request, now).await,
+            }
+        });
+        machine.answer(&about, answering);
+    }
+
+    /// The answer to a call that was begun.
+    pub(crate) fn finish(
+        &self,
+        scenario: &Scenario,
+        state: &mut State,
+        call: &Call,
+        answer: Result<Answer, Undecided>,
+    ) -> Handled {
+        let Ok(mut answer) = answer else {
+            state.tally.refused += 1;
+            return (Err(EXHAUSTED), None);
+        };
+        let now = self.machine.as_ref().and_then(|machine| machine.engine.now());
+        let now = now.unwrap_or(state.timestamp(scenario, self.index));
+        let lag = state.wall(scenario).saturating_sub(now.as_nanos());
+        if call.back.is_none()
+            && let Some((_, ask)) = parse(state, call)
+        {
+            self.judge(state, &answer, ask.as_ref(), call);
+        }
+        let decided = decided(&answer, now, lag);
+        if call.back.is_none() {
+            account(state, call, &answer, &decided);
+        }
+        mutate(&mut answer, state.mutation);
+        (Ok(response_to_wire(&answer).encode_to_vec()), Some(decided))
+    }
+
+    /// Looks for unused tokens.
+    pub(crate) fn tend(&self) {
+        let Some((authority, local)) = self.authority.as_ref().zip(self.local.as_ref()) else {
+            return;
+        };
+        local.is_tending.store(true, Ordering::Relaxed);
+        while authority.tend_holdings() {}
+        local.is_tending.store(false, Ordering::Relaxed);
     }
 
     /// Sets the limits, now or at the next start.
@@ -84,12 +213,15 @@ impl Sidecar {
         std::fs::write(self.limits(), &file).context("the limits file")?;
         match &self.authority {
             Some(authority) => {
-                let loaded = load(&self.limits(), SameDomain::Refuse);
-                let rules = loaded.with_context(|| file.clone())?.rules;
+                let rules = self.rules().with_context(|| file.clone())?;
                 authority.replace_limits(rules).with_context(|| file)
             }
             None => Ok(()),
         }
+    }
+
+    pub(crate) fn rules(&self) -> anyhow::Result<Rules> {
+        Ok(load(&self.limits(), SameDomain::Refuse)?.rules)
     }
 
     fn limits(&self) -> PathBuf {
@@ -104,17 +236,8 @@ impl Sidecar {
         call: &Call,
     ) -> Option<Handled> {
         let authority = self.authority.as_ref()?;
-        let now = state.timestamp(scenario);
-        let message = rls::RateLimitRequest::decode(call.message.as_slice()).ok()?;
-        let request = request_from_wire(message).ok()?;
-        let ask = lease_request_from(call.about.len(), |name| value_of(&call.metadata, name));
-        let ask = match ask {
-            Ok(ask) => ask,
-            Err(error) => {
-                state.fail(format!("worker {}: an ask that is refused: {error}", call.worker));
-                return None;
-            }
-        };
+        let now = state.timestamp(scenario, self.index);
+        let (request, ask) = parse(state, call)?;
         let answer = match (&call.back, &call.debit) {
             (Some(back), _) => take_back(authority, state, &request, (call, back), now),
             (None, Some(debit)) => {
@@ -132,7 +255,7 @@ impl Sidecar {
         if call.back.is_none() {
             self.judge(state, &answer, ask.as_ref(), call);
         }
-        let decided = decided(&answer, now);
+        let decided = decided(&answer, now, 0);
         if call.back.is_none() {
             account(state, call, &answer, &decided);
         }
@@ -183,11 +306,25 @@ impl Sidecar {
     }
 }
 
-fn decided(answer: &Answer, now: Timestamp) -> Decided {
+/// The request of a call, and its ask for leases.
+fn parse(state: &mut State, call: &Call) -> Option<(Request, Option<LeaseRequest>)> {
+    let message = rls::RateLimitRequest::decode(call.message.as_slice()).ok()?;
+    let request = request_from_wire(message).ok()?;
+    match lease_request_from(call.about.len(), |name| value_of(&call.metadata, name)) {
+        Ok(ask) => Some((request, ask)),
+        Err(error) => {
+            state.fail(format!("worker {}: an ask that is refused: {error}", call.worker));
+            None
+        }
+    }
+}
+
+fn decided(answer: &Answer, now: Timestamp, lag: u64) -> Decided {
     let statuses = answer.statuses.iter().map(|status| (status.limit.is_some(), status.lease));
     Decided {
         allowed: answer.verdict == Verdict::Allow,
         at: now.as_nanos(),
+        lag,
         statuses: statuses.collect(),
     }
 }
@@ -212,7 +349,8 @@ fn account(state: &mut State, call: &Call, answer: &Answer, decided: &Decided) {
         // The hits of debits are in accounts of their own.
         let hits = if call.debit.is_some() { 0 } else { *hits };
         state.ledger.charge(*key, hits + tokens);
-        if hits + tokens > 0 {
+        // Holdings round the ends of windows.
+        if hits + tokens > 0 && !state.is_sharing {
             let end = decided.at + status.reset.as_nanos();
             for bound in &mut state.bounds[*key as usize] {
                 bound.charged(end);

@@ -3,7 +3,7 @@
 //!
 //! Nothing here calls a worker or the sidecar, so it can be borrowed whenever they call back.
 
-use crate::bounds::Bound;
+use crate::bounds::{Admitted, Bound};
 use crate::ledger::{Asked, Key, Ledger};
 use crate::limits::{Form, SECOND};
 use crate::meters::{METERS, Meters};
@@ -16,6 +16,7 @@ use crate::trace::Trace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use tidegate_core::{DebitRequest, Lease, LeaseReturn, Timestamp};
+use tidegate_remote::simulation::{Answer, Command};
 
 /// A call to the sidecar, pending or answered.
 #[derive(Debug)]
@@ -41,7 +42,10 @@ pub(crate) struct Call {
 pub(crate) struct Decided {
     /// Whether the request may pass.
     pub(crate) allowed: bool,
+    /// By the time of the counters, as the sidecar knows it.
     pub(crate) at: u64,
+    /// How far that is behind.
+    pub(crate) lag: u64,
     /// For each descriptor: whether a limit applied, and the lease.
     pub(crate) statuses: Vec<(bool, Option<Lease>)>,
 }
@@ -71,8 +75,24 @@ pub(crate) enum Event {
     Hangup(usize, u32, u32),
     Traffic,
     Fault,
-    SidecarUp,
+    SidecarUp(usize),
     ProxyUp(usize),
+    /// Of a sidecar in one of its lives, with shared counters.
+    Machine(usize, u32, MachineEvent),
+}
+
+/// Between a sidecar and the server of the shared counters.
+#[derive(Debug)]
+pub(crate) enum MachineEvent {
+    /// A command reaches the server.
+    Command(Rc<Command>),
+    /// Its answer arrives.
+    Landing(Rc<Command>, Answer),
+    /// It should have been answered.
+    Deadline(Rc<Command>),
+    Connect,
+    /// Unused tokens are looked for.
+    Tend,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,8 +122,10 @@ pub(crate) struct SimWorker {
     pub(crate) streams: BTreeMap<u32, SimStream>,
     pub(crate) waiting: usize,
     pub(crate) calls: BTreeMap<u32, Rc<Call>>,
-    /// Hits granted by the response being handled.
+    /// Hits granted by the response being handled, and by those before it that have left requests to a wake.
     pub(crate) asked: Vec<Asked>,
+    /// Whether a wake is due.
+    pub(crate) will_wake: bool,
     streams_used: u32,
     calls_used: u32,
 }
@@ -142,10 +164,20 @@ pub(crate) struct State {
     pub(crate) bounds: Vec<Vec<Bound>>,
     /// The current form of each rule.
     pub(crate) forms: Vec<Form>,
-    /// The sidecar is frozen until then.
-    pub(crate) frozen_until: u64,
-    /// The sum of all steps of the sidecar's clock.
-    pub(crate) stepped: i64,
+    /// Whether sidecars share their counters.
+    pub(crate) is_sharing: bool,
+    /// What failovers have made room for, of each limit of each counter.
+    pub(crate) extras: Vec<Vec<u64>>,
+    /// Each sidecar is frozen until then.
+    pub(crate) frozen_until: Vec<u64>,
+    /// The current life of each sidecar.
+    pub(crate) sidecar_lives: Vec<u32>,
+    /// Each sidecar cannot reach the shared counters until then.
+    pub(crate) parted_until: Vec<u64>,
+    /// The server of the shared counters stands still until then.
+    pub(crate) server_frozen_until: u64,
+    /// The sum of all steps of each sidecar's clock.
+    pub(crate) stepped: Vec<i64>,
     /// Traffic in per cent of the scenario's.
     pub(crate) traffic: u64,
     /// Start and end of an idle time without requests.
@@ -181,6 +213,12 @@ impl State {
             worker_states: (0..count).map(|_| SimWorker::default()).collect(),
             ledger: Ledger::new(scenario.proxies, scenario.keys()),
             bounds: bounds(scenario),
+            is_sharing: scenario.machines.is_some(),
+            extras: bounds(scenario).iter().map(|bounds| vec![0; bounds.len()]).collect(),
+            frozen_until: vec![0; scenario.sidecars()],
+            sidecar_lives: vec![0; scenario.sidecars()],
+            parted_until: vec![0; scenario.sidecars()],
+            stepped: vec![0; scenario.sidecars()],
             forms: vec![Form::Base; scenario.rules.len()],
             traffic: 100,
             mutation,
@@ -207,15 +245,23 @@ impl State {
         scenario.clocks[proxy].at(self.now)
     }
 
+    /// The clock that counts: of the one sidecar, or of the server of the shared counters.
     #[must_use]
     pub(crate) fn wall(&self, scenario: &Scenario) -> u64 {
-        (scenario.wall + self.now).saturating_add_signed(self.stepped)
+        match scenario.machines {
+            None => (scenario.wall + self.now).saturating_add_signed(self.stepped[0]),
+            Some(_) => scenario.wall + self.now,
+        }
     }
 
-    /// The sidecar's clock as a timestamp.
+    /// A sidecar's own clock.
     #[must_use]
-    pub(crate) fn timestamp(&self, scenario: &Scenario) -> Timestamp {
-        Timestamp::from_nanos(self.wall(scenario))
+    pub(crate) fn timestamp(&self, scenario: &Scenario, sidecar: usize) -> Timestamp {
+        Timestamp::from_nanos(match &scenario.machines {
+            None => self.wall(scenario),
+            Some(machines) => (scenario.wall + self.now)
+                .saturating_add_signed(machines.skews[sidecar] + self.stepped[sidecar]),
+        })
     }
 
     pub(crate) fn note(&mut self, what: &'static str, numbers: [u64; 4]) {
@@ -282,12 +328,15 @@ impl State {
                 Err(broken) => return self.fail(format!("worker {worker}: {broken}")),
             };
             for spent in spent {
-                let at = spent.decided_at.unwrap_or(wall);
+                let from = spent.decided_at.unwrap_or(wall.saturating_sub(spent.lag));
                 if let Some(usage) = &mut self.usage {
-                    usage.add(*key, at, spent.hits);
+                    usage.add(*key, from, spent.hits);
                 }
-                for bound in &mut self.bounds[*key as usize] {
-                    if let Err(broken) = bound.admit(at, spent.hits) {
+                let (hits, to) = (spent.hits, from + spent.lag);
+                let extras = &self.extras[*key as usize];
+                for (bound, extra) in self.bounds[*key as usize].iter_mut().zip(extras) {
+                    let admitted = Admitted { hits, from, to, extra: *extra };
+                    if let Err(broken) = bound.admit(admitted) {
                         return self.fail(format!("counter {key}: {broken}"));
                     }
                 }
@@ -307,11 +356,11 @@ fn bounds(scenario: &Scenario) -> Vec<Vec<Bound>> {
     for rule in &scenario.rules {
         for _ in 0..rule.values {
             let limits = rule.limits.iter().filter(|_| scenario.is_bounded()).map(|limit| {
-                let most = match scenario.faults.limits_change {
-                    true => limit.max(limit.scaled(rule.change_per_cent)),
+                let other = match scenario.faults.limits_change {
+                    true => limit.scaled(rule.change_per_cent),
                     false => *limit,
                 };
-                Bound::of(&most, scenario.lease_ttl)
+                Bound::of(limit, &other, scenario.held_for())
             });
             bounds.push(limits.collect());
         }

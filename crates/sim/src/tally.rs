@@ -32,6 +32,10 @@ pub struct Tally {
     pub faults: u64,
     /// Writes of shared data lost to another worker.
     pub conflicts: u64,
+    /// Commands to the server of shared counters.
+    pub commands: u64,
+    /// Failovers of that server that have forgotten something.
+    pub forgotten: u64,
 }
 
 impl AddAssign for Tally {
@@ -49,6 +53,8 @@ impl AddAssign for Tally {
         self.refused += other.refused;
         self.faults += other.faults;
         self.conflicts += other.conflicts;
+        self.commands += other.commands;
+        self.forgotten += other.forgotten;
     }
 }
 

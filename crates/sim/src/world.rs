@@ -6,6 +6,7 @@
 
 mod costs;
 mod faults;
+mod machines;
 mod requests;
 
 use crate::host::SimHost;
@@ -14,15 +15,18 @@ use crate::limits::SECOND;
 use crate::mutation::Mutation;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
-use crate::sidecar::Sidecar;
-use crate::state::{Call, Event, Reply, State, StreamState};
+use crate::sidecar::{Handled, Sidecar};
+use crate::state::{Call, Event, MachineEvent, Reply, State, StreamState};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use tidegate::config::Config;
 use tidegate::host::{CallId, NoFacts, StreamId};
 use tidegate::worker::call_error::CallError;
 use tidegate::worker::{HeadersStatus, TICK, Worker};
 use tidegate_core::Lease;
+use tidegate_remote::simulation::Server;
+use tidegate_store::Hashed;
 
 /// The longest wait of a request beyond its timeout, until the sidecar is known to be silent or
 /// late. The filter counts ticks, and the first one has begun when the request arrives.
@@ -44,7 +48,11 @@ pub(crate) struct World {
     scenario: Rc<Scenario>,
     pub(crate) state: Rc<RefCell<State>>,
     workers: Vec<RefCell<Option<Worker<SimHost>>>>,
-    sidecar: RefCell<Sidecar>,
+    sidecars: Vec<RefCell<Sidecar>>,
+    /// The server of shared counters.
+    server: RefCell<Server>,
+    /// The counters of first-hit windows in it, each with its number.
+    first_hits: RefCell<BTreeMap<Hashed, u32>>,
     config: String,
     own: Weak<World>,
 }
@@ -65,19 +73,29 @@ impl World {
         }
         let scenario = Rc::new(scenario);
         let state = Rc::new(RefCell::new(State::new(&scenario, rng, mutation)));
-        let sidecar = RefCell::new(Sidecar::new(&scenario)?);
+        let sidecars = (0..scenario.sidecars()).map(|index| Sidecar::new(&scenario, index));
+        let sidecars = sidecars.map(|sidecar| sidecar.map(RefCell::new));
+        let sidecars = sidecars.collect::<anyhow::Result<_>>()?;
         let workers = (0..scenario.proxies * scenario.workers).map(|_| RefCell::new(None));
         let (workers, config) = (workers.collect(), scenario.config());
         let world = Rc::new_cyclic(|own| World {
             scenario,
             state,
             workers,
-            sidecar,
+            sidecars,
+            server: RefCell::default(),
+            first_hits: RefCell::default(),
             config,
             own: Weak::clone(own),
         });
-        world.sidecar.borrow().set_limits(&world.scenario, &world.state.borrow())?;
-        world.sidecar.borrow_mut().start(mutation)?;
+        if mutation == Some(Mutation::KeysExpireEarly) {
+            world.server.borrow_mut().forgets_early_secs = 12;
+        }
+        world.set_limits(&world.state.borrow())?;
+        world.find_first_hits()?;
+        for sidecar in 0..world.sidecars.len() {
+            world.start_sidecar(sidecar)?;
+        }
         for proxy in 0..world.scenario.proxies {
             world.start_proxy(proxy)?;
         }
@@ -112,7 +130,8 @@ impl World {
             Some(Event::Hangup(worker, life, stream)) => self.gone(worker, life, stream, false),
             Some(Event::Traffic) => self.change_traffic(),
             Some(Event::Fault) => self.fault()?,
-            Some(Event::SidecarUp) => self.start_sidecar()?,
+            Some(Event::SidecarUp(sidecar)) => self.start_sidecar(sidecar)?,
+            Some(Event::Machine(sidecar, life, event)) => self.machine(sidecar, life, event),
             Some(Event::ProxyUp(proxy)) => self.start_proxy(proxy)?,
         }
         Ok(())
@@ -159,20 +178,40 @@ impl World {
             state.worker_states[worker].streams.clear();
             state.worker_states[worker].calls.clear();
             state.worker_states[worker].waiting = 0;
+            state.worker_states[worker].asked.clear();
+            state.worker_states[worker].will_wake = false;
             *self.workers[worker].borrow_mut() = None;
         }
         let down = state.rng.between(SECOND / 100, SECOND);
         state.after(down, Event::ProxyUp(proxy));
     }
 
-    fn start_sidecar(&self) -> anyhow::Result<()> {
-        let mut sidecar = self.sidecar.borrow_mut();
+    fn start_sidecar(&self, index: usize) -> anyhow::Result<()> {
+        let mut sidecar = self.sidecars[index].borrow_mut();
         if sidecar.is_up() {
             return Ok(());
         }
-        let mutation = self.state.borrow().mutation;
-        self.state.borrow_mut().note("sidecar starts", [0; 4]);
-        sidecar.start(mutation)
+        let mut state = self.state.borrow_mut();
+        state.note("sidecar starts (number)", [index as u64, 0, 0, 0]);
+        if self.scenario.machines.is_none() {
+            return sidecar.start(state.mutation);
+        }
+        sidecar.start_sharing(&self.scenario, &mut state)?;
+        let life = state.sidecar_lives[index];
+        state.after(SECOND / 1_000, Event::Machine(index, life, MachineEvent::Connect));
+        state.after(SECOND / 10, Event::Machine(index, life, MachineEvent::Tend));
+        Ok(())
+    }
+
+    fn set_limits(&self, state: &State) -> anyhow::Result<()> {
+        self.sidecars
+            .iter()
+            .try_for_each(|sidecar| sidecar.borrow().set_limits(&self.scenario, state))
+    }
+
+    /// The sidecar of a worker.
+    fn sidecar_of(&self, worker: usize) -> usize {
+        worker / self.scenario.workers % self.sidecars.len()
     }
 
     /// The worker has returned from a request's headers.
@@ -261,25 +300,46 @@ impl World {
 
     fn wake(&self, worker: usize, life: u32) {
         self.state.borrow_mut().tally.steps -= 1;
-        if life == self.life_of(worker)
-            && let Some(running) = self.workers[worker].borrow_mut().as_mut()
-        {
+        if life != self.life_of(worker) {
+            return;
+        }
+        self.state.borrow_mut().worker_states[worker].will_wake = false;
+        if let Some(running) = self.workers[worker].borrow_mut().as_mut() {
             running.on_wake();
+        }
+        self.response_is_handled(worker);
+    }
+
+    /// What the response granted is spent, unless a wake goes on with it.
+    fn response_is_handled(&self, worker: usize) {
+        let state = &mut self.state.borrow_mut().worker_states[worker];
+        if !state.will_wake {
+            state.asked.clear();
         }
     }
 
     fn reach(&self, call: &Rc<Call>) {
+        let index = self.sidecar_of(call.worker);
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let frozen = state.frozen_until.saturating_sub(state.now);
-        let sidecar = self.sidecar.borrow();
+        let frozen = state.frozen_until[index].saturating_sub(state.now);
+        let sidecar = self.sidecars[index].borrow();
         if frozen > 0 && sidecar.is_up() {
             return state.after(frozen, Event::Reach(Rc::clone(call)));
         }
-        let (outcome, decided) = match sidecar.handle(&self.scenario, state, call) {
-            Some((outcome, decided)) => (outcome.map(Rc::from), decided.map(Rc::new)),
-            None => (Err(UNAVAILABLE), None),
-        };
+        if sidecar.machine.is_some() {
+            drop(sidecar);
+            self.set_local(state, index);
+            self.sidecars[index].borrow_mut().begin(&self.scenario, state, call);
+            return self.drive(state, index);
+        }
+        let handled = sidecar.handle(&self.scenario, state, call);
+        self.reply(state, call, handled.unwrap_or((Err(UNAVAILABLE), None)));
+    }
+
+    /// Sends the answer to a call.
+    fn reply(&self, state: &mut State, call: &Rc<Call>, (outcome, decided): Handled) {
+        let (outcome, decided) = (outcome.map(Rc::from), decided.map(Rc::new));
         state.note(
             "sidecar (worker, call, status, tokens)",
             [
@@ -316,7 +376,8 @@ impl World {
                 let is_ask = reply.call.back.is_none() && reply.call.debit.is_none();
                 if decided.allowed && is_ask {
                     let (key, hits, limited) = (*key, *hits, *limited);
-                    let asked = Asked { key, hits, decided_at: decided.at, limited };
+                    let (decided_at, lag) = (decided.at, decided.lag);
+                    let asked = Asked { key, hits, decided_at, lag, limited };
                     state.worker_states[worker].asked.push(asked);
                 }
                 if let Some(lease) = lease.filter(|lease| lease.tokens > 0) {
@@ -324,7 +385,7 @@ impl World {
                     let tokens = if lease.tokens == Lease::UNLIMITED { 0 } else { lease.tokens };
                     let of = [(*key).into(), tokens.into(), lasts, lease.id];
                     state.note("lease (counter, tokens, lasts, id)", of);
-                    state.ledger.receive(proxy, *key, &lease, clock);
+                    state.ledger.receive(proxy, *key, (&lease, decided.lag), clock);
                 }
             }
         }
@@ -336,7 +397,7 @@ impl World {
                 outcome.map_err(|status| CallError::from_grpc_close(*status, b"")),
             );
         }
-        self.state.borrow_mut().worker_states[worker].asked.clear();
+        self.response_is_handled(worker);
     }
 
     fn deadline(&self, call: &Rc<Call>) {

@@ -19,8 +19,12 @@ impl Counter {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn value(&self) -> Number {
-        Number::Whole(self.0.load(Ordering::Relaxed))
+        Number::Whole(self.get())
     }
 }
 
@@ -45,6 +49,25 @@ impl<K: Eq + Hash + Clone> CounterFamily<K> {
 
     pub(crate) fn remove(&self, key: &K) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+
+    pub(crate) fn retain(&self, keeps: impl Fn(&K) -> bool) {
+        let mut counters = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        counters.retain(|key, _| keeps(key));
+    }
+
+    pub(crate) fn keys(&self) -> Vec<K> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
+    /// Passes on each counter that has counted.
+    pub(crate) fn each_used(&self, mut with: impl FnMut(&K, u64)) {
+        for (key, counter) in self.0.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            let count = counter.get();
+            if count > 0 {
+                with(key, count);
+            }
+        }
     }
 
     pub(crate) fn samples(&self, labels: impl Fn(&K) -> Labels) -> Samples {

@@ -8,12 +8,21 @@
 
 mod counter;
 mod metrics;
+mod process;
+mod prometheus;
 mod rule_counters;
+mod rule_use;
 mod shared;
 mod snapshot;
+mod spans;
+mod statistics;
 mod store;
+mod times;
 
-pub use metrics::Metrics;
+pub use metrics::{Metrics, MoreCounts};
+pub use rule_use::{RuleHits, RuleUse};
 pub use shared::SharedCounts;
-pub use snapshot::Snapshot;
+pub use snapshot::{Label, Snapshot};
+pub use spans::SpanCounts;
+pub use statistics::StatisticsCounts;
 pub use store::store_help;

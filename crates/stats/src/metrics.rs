@@ -1,13 +1,18 @@
 //! The counts of one process.
 
 use crate::counter::{Counter, CounterFamily};
+use crate::process;
 use crate::rule_counters::RuleMetrics;
+use crate::rule_use::RuleUse;
 use crate::shared::{SharedCounts, SharedMetrics};
-use crate::snapshot::{Family, Kind, Number, Snapshot, labels};
+use crate::snapshot::{Family, Kind, Number, Samples, Snapshot, labels};
+use crate::spans::{self, SpanCounts};
+use crate::statistics::{self, StatisticsCounts};
 use crate::store;
+use crate::times::Times;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_authority::{Failure, LimitObserver, Observer, Undecided};
 use tidegate_core::Verdict;
 use tidegate_limits::Rules;
@@ -20,6 +25,17 @@ struct Answers {
     denied: Counter,
     returned: Counter,
     refused: Counter,
+}
+
+/// What others have counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MoreCounts {
+    /// Of the engine of shared counters, if there is one.
+    pub shared: Option<SharedCounts>,
+    /// None if no statistics are kept.
+    pub statistics: Option<StatisticsCounts>,
+    /// None if no traces are exported.
+    pub spans: Option<SpanCounts>,
 }
 
 /// By a label whose values are fixed in the code.
@@ -35,10 +51,15 @@ pub struct Metrics {
     domain_not_found: Counter,
     undecided: FixedFamily,
     shed: FixedFamily,
+    connections_accepted: FixedFamily,
+    connections_closed: FixedFamily,
     connections_refused: FixedFamily,
     connections_gave_way: FixedFamily,
+    tls_failures: FixedFamily,
+    worker_restarts: Counter,
     /// By path and status.
     http_requests: CounterFamily<(&'static str, u16)>,
+    times: Times,
     limits_loaded: Counter,
     limits_failed: Counter,
     limits_current: Arc<AtomicU64>,
@@ -46,47 +67,101 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// All values of this process now. `shared` is of the engine of shared counters, if there is one.
-    pub fn snapshot(&self, store: &Cluster, shared: Option<SharedCounts>) -> Snapshot {
-        let mut families: Vec<Family> = self.rules.families().into();
+    /// All values of this process now.
+    pub fn snapshot(&self, store: &Cluster, more: MoreCounts) -> Snapshot {
+        let mut families = self.rules.families();
         families.extend(self.call_families());
         families.extend(self.refusal_families());
         families.extend(self.config_families());
+        families.extend(self.times.families());
+        families.push(self.connections());
         families.push(self.http_family());
+        families.extend([process::build_info(), clock_steps()]);
+        families.extend(process::families());
         families.push(store::blocked_seconds(store));
-        families.extend(shared.iter().flat_map(|counts| self.shared.families(counts)));
+        families.extend(more.shared.iter().flat_map(|counts| self.shared.families(counts)));
+        families.extend(more.statistics.iter().flat_map(statistics::families));
+        families.extend(more.spans.iter().flat_map(spans::families));
         Snapshot { families }
     }
 
     /// All values of this process now, and the counts that the store keeps for all processes. Takes milliseconds,
     /// as the store is scanned.
-    pub fn snapshot_with_store(&self, store: &Cluster, shared: Option<SharedCounts>) -> Snapshot {
-        let mut snapshot = self.snapshot(store, shared);
+    pub fn snapshot_with_store(&self, store: &Cluster, more: MoreCounts) -> Snapshot {
+        let mut snapshot = self.snapshot(store, more);
         snapshot.families.extend(store::families(store));
         snapshot
     }
 
-    fn call_families(&self) -> [Family; 3] {
+    /// The supervisor started a worker again that had ended.
+    pub fn worker_restarted(&self) {
+        self.worker_restarts.inc();
+    }
+
+    /// The values of this process now that are few, however many rules there are.
+    pub fn brief(&self, more: MoreCounts) -> Snapshot {
+        let mut families = self.rules.families_of_domains();
+        families.extend(self.call_families());
+        families.extend(self.refusal_families());
+        families.extend(more.shared.iter().flat_map(|counts| self.shared.families(counts)));
+        families.extend(more.statistics.iter().flat_map(statistics::families));
+        families.extend(more.spans.iter().flat_map(spans::families));
+        Snapshot { families }
+    }
+
+    /// The same, and the counts that the store keeps for all processes.
+    pub fn brief_with_store(&self, store: &Cluster, more: MoreCounts) -> Snapshot {
+        let mut snapshot = self.brief(more);
+        snapshot.families.extend(store::families(store));
+        snapshot
+    }
+
+    /// The use of each rule and limit that was met.
+    pub fn rule_use(&self) -> RuleUse {
+        self.rules.rule_use()
+    }
+
+    fn call_families(&self) -> [Family; 4] {
         let shadowed = "Rate limit calls allowed only by the global shadow mode";
         let unknown = "Descriptors of a domain that no limits file has";
+        let restarted = "Workers that ended and were started again";
         let single = |name, help, counter: &Counter| {
             Family::single(name, help, Kind::Counter, counter.value())
         };
         [
             single("global_shadow_mode", shadowed, &self.global_shadow_mode),
             single("domain_not_found", unknown, &self.domain_not_found),
+            single("worker_restarts", restarted, &self.worker_restarts),
             self.answers.family(),
         ]
     }
 
-    fn refusal_families(&self) -> [Family; 4] {
+    /// The open ones are those that were accepted and not closed.
+    fn connections(&self) -> Family {
+        let open = |endpoint: &&'static str| {
+            let closed = self.connections_closed.counter(endpoint).value();
+            let accepted = self.connections_accepted.counter(endpoint).value();
+            Number::Whole((accepted.real() - closed.real()).max(0.0) as u64)
+        };
+        let mut samples = Samples::new();
+        for endpoint in self.connections_accepted.keys() {
+            samples.insert(labels([("door", endpoint)]), open(&endpoint));
+        }
+        Family::new("connections", "Connections that are open, by endpoint", Kind::Gauge, samples)
+    }
+
+    fn refusal_families(&self) -> [Family; 6] {
         let undecided = "Requests that the store could not decide, by cause";
         let shed = "Calls refused undecided under overload, by endpoint";
         let refused = "Connections refused above the maximum, by endpoint";
+        let accepted = "Connections accepted, by endpoint";
+        let tls = "TLS handshakes that failed, by cause";
         let gave_way = "Connections closed to make room for another client, by endpoint";
         [
             ("undecided", undecided, "cause", &self.undecided),
             ("shed", shed, "door", &self.shed),
+            ("connections_accepted", accepted, "door", &self.connections_accepted),
+            ("tls_failures", tls, "cause", &self.tls_failures),
             ("connections_refused", refused, "door", &self.connections_refused),
             ("connections_gave_way", gave_way, "door", &self.connections_gave_way),
         ]
@@ -161,6 +236,10 @@ impl Observer for Metrics {
         };
     }
 
+    fn answered_within(&self, endpoint: &'static str, calls: u64, time: Duration) {
+        self.times.note(endpoint, calls, time);
+    }
+
     fn shadowed(&self) {
         self.global_shadow_mode.inc();
     }
@@ -202,6 +281,18 @@ impl Observer for Metrics {
         self.shed.counter(&endpoint).inc();
     }
 
+    fn connection_opened(&self, endpoint: &'static str) {
+        self.connections_accepted.counter(&endpoint).inc();
+    }
+
+    fn connection_closed(&self, endpoint: &'static str) {
+        self.connections_closed.counter(&endpoint).inc();
+    }
+
+    fn tls_failed(&self, cause: &'static str) {
+        self.tls_failures.counter(&cause).inc();
+    }
+
     fn connection_refused(&self, endpoint: &'static str) {
         self.connections_refused.counter(&endpoint).inc();
     }
@@ -230,11 +321,21 @@ impl Observer for Metrics {
     }
 }
 
+/// All processes of a machine see the same ones.
+fn clock_steps() -> Family {
+    let steps = tidegate_data_dir::clock_steps();
+    let sample = |direction, count| (labels([("direction", direction)]), Number::Whole(count));
+    let samples = [sample("ahead", steps.ahead), sample("back", steps.back)].into();
+    let help = "Times that the system clock was set by a second or more, by direction";
+    Family::new("clock_steps", help, Kind::CommonCounter, samples)
+}
+
 /// The label for a cause.
 fn cause_of(error: &Undecided) -> &'static str {
     let error = match error {
         Undecided::Store(error) => error,
         Undecided::Unreachable { .. } => return "unreachable",
+        Undecided::LimitsAwaited => return "limits_awaited",
         _ => return "other",
     };
     match error {

@@ -17,6 +17,8 @@ pub struct SharedCounts {
     /// Those that failed or could not be sent.
     pub failed: u64,
     pub reconnects: u64,
+    /// Whether the servers of limits per second answer, if they are others. They count for `is_up`, too.
+    pub per_second_is_up: Option<bool>,
 }
 
 /// What the authority does with shared counters.
@@ -42,7 +44,7 @@ impl SharedMetrics {
 
     /// None of them without an engine.
     pub(crate) fn families(&self, counts: &SharedCounts) -> Vec<Family> {
-        let SharedCounts { is_up, committed, commands, lost, failed, reconnects } = *counts;
+        let SharedCounts { is_up, committed, commands, lost, failed, reconnects, .. } = *counts;
         let counters = [
             ("shared_updates", "Updates of shared counters", Number::Whole(committed)),
             ("shared_commands", "Commands to servers of shared counters", Number::Whole(commands)),
@@ -78,11 +80,16 @@ impl SharedMetrics {
             counters.map(|(name, help, value)| Family::single(name, help, Kind::Counter, value));
         let help = "Calls decided by the failure rule, since no server of shared counters answered";
         let samples: Samples = self.without.samples(|rule| labels([("rule", rule)]));
-        let help_up = "Whether a server of shared counters answers: 1, or 0";
+        let help_up = "Whether all servers of shared counters answer: 1, or 0";
         let up = Number::Whole(is_up.into());
         let mut families = Vec::from(counters);
         families.push(Family::new("shared_decided_without", help, Kind::Counter, samples));
         families.push(Family::single("shared_up", help_up, Kind::LowestGauge, up));
+        if let Some(is_up) = counts.per_second_is_up {
+            let help = "Whether the servers of limits per second answer: 1, or 0";
+            let up = Number::Whole(is_up.into());
+            families.push(Family::single("shared_per_second_up", help, Kind::LowestGauge, up));
+        }
         families
     }
 }

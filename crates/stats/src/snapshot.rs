@@ -1,6 +1,7 @@
 //! The values of all metrics at one moment: sent from worker to supervisor, added up there, and encoded as
 //! OpenMetrics text.
 
+use crate::times;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -26,6 +27,9 @@ pub(crate) struct Family {
     samples: Samples,
 }
 
+/// The labels of a sample: names and values.
+pub type Label = [(Cow<'static, str>, String)];
+
 /// Names and values.
 pub(crate) type Labels = Vec<(Cow<'static, str>, String)>;
 pub(crate) type Samples = BTreeMap<Labels, Number>;
@@ -41,11 +45,20 @@ pub(crate) enum Kind {
     Gauge,
     /// The lowest of the processes that run is reported, such as whether the limits are current.
     LowestGauge,
+    /// Calls by bucket, added up; [`crate::times`] has the bounds.
+    Histogram,
+    /// Added up like a counter, and only a part of what pages show.
+    Part,
 }
 
 impl Kind {
-    fn is_counter(self) -> bool {
-        matches!(self, Kind::Counter | Kind::CommonCounter)
+    /// The name of the type, and what follows the name of the family.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Kind::Counter | Kind::CommonCounter => ("counter", "_total"),
+            Kind::Histogram => ("histogram", ""),
+            Kind::Gauge | Kind::LowestGauge | Kind::Part => ("gauge", ""),
+        }
     }
 }
 
@@ -57,14 +70,22 @@ pub(crate) enum Number {
 }
 
 impl Number {
-    fn real(self) -> f64 {
+    pub(crate) fn real(self) -> f64 {
         match self {
             Number::Whole(number) => number as f64,
             Number::Real(number) => number,
         }
     }
 
-    fn plus(self, other: Number) -> Number {
+    /// Without a fraction.
+    fn whole(self) -> u64 {
+        match self {
+            Number::Whole(number) => number,
+            Number::Real(number) => number as u64,
+        }
+    }
+
+    pub(crate) fn plus(self, other: Number) -> Number {
         match (self, other) {
             (Number::Whole(one), Number::Whole(two)) => Number::Whole(one.saturating_add(two)),
             (one, two) => Number::Real(one.real() + two.real()),
@@ -118,27 +139,78 @@ impl Family {
                 continue;
             };
             *sum = match self.kind {
-                Kind::Counter | Kind::Gauge => sum.plus(*value),
+                Kind::Counter | Kind::Gauge | Kind::Histogram | Kind::Part => sum.plus(*value),
                 Kind::LowestGauge => sum.min(*value),
                 Kind::CommonCounter => *sum,
             };
         }
     }
 
-    fn write(&self, text: &mut String) -> fmt::Result {
-        let Family { name, help, kind, samples } = self;
-        let (kind, suffix) = if kind.is_counter() { ("counter", "_total") } else { ("gauge", "") };
-        writeln!(text, "# HELP {PREFIX}{name} {help}.\n# TYPE {PREFIX}{name} {kind}")?;
-        for (labels, value) in samples {
-            write!(text, "{PREFIX}{name}{suffix}")?;
-            for (index, (label, value)) in labels.iter().enumerate() {
-                let before = if index == 0 { '{' } else { ',' };
-                write!(text, "{before}{label}=\"{}\"", escaped(value))?;
-            }
-            let end = if labels.is_empty() { "" } else { "}" };
-            writeln!(text, "{end} {value}")?;
+    fn write(&self, text: &mut String, all: &Snapshot) -> fmt::Result {
+        let name = self.full_name();
+        let (kind, suffix) = self.kind.words();
+        writeln!(text, "# HELP {name} {}.\n# TYPE {name} {kind}", self.help)?;
+        self.write_samples(text, &format!("{name}{suffix}"), all)
+    }
+
+    /// The same in the form of Prometheus, where the type names the sample.
+    pub(crate) fn write_prometheus(&self, text: &mut String, all: &Snapshot) -> fmt::Result {
+        let (kind, suffix) = self.kind.words();
+        let sample = format!("{}{suffix}", self.full_name());
+        writeln!(text, "# HELP {sample} {}.\n# TYPE {sample} {kind}", self.help)?;
+        self.write_samples(text, &sample, all)
+    }
+
+    /// Figures of processes have the names that they have everywhere.
+    fn full_name(&self) -> String {
+        let prefix = if self.name.starts_with("process_") { "" } else { PREFIX };
+        format!("{prefix}{}", self.name)
+    }
+
+    fn write_samples(&self, text: &mut String, name: &str, all: &Snapshot) -> fmt::Result {
+        if self.kind == Kind::Histogram {
+            return times::write(text, name, (self, all.family(times::TIMES_SUM)), |door| {
+                labels([("door", door)])
+            });
         }
-        Ok(())
+        let mut samples = self.samples.iter();
+        samples.try_for_each(|(labels, value)| Family::write_sample(text, name, labels, value))
+    }
+
+    pub(crate) fn write_sample(
+        text: &mut String,
+        name: &str,
+        labels: &Labels,
+        value: &Number,
+    ) -> fmt::Result {
+        text.write_str(name)?;
+        for (index, (label, value)) in labels.iter().enumerate() {
+            let before = if index == 0 { '{' } else { ',' };
+            write!(text, "{before}{label}=\"{}\"", escaped(value))?;
+        }
+        let end = if labels.is_empty() { "" } else { "}" };
+        writeln!(text, "{end} {value}")
+    }
+
+    /// With the samples of one endpoint.
+    pub(crate) fn of_door(&self, endpoint: &str) -> Family {
+        let is_of = |of: &Labels| of.iter().any(|(name, door)| name == "door" && door == endpoint);
+        let samples = self.samples.iter().filter(|(of, _)| is_of(of));
+        let samples = samples.map(|(labels, value)| (labels.clone(), *value)).collect();
+        Family { samples, ..self.clone() }
+    }
+
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        self.name == name
+    }
+
+    /// Whether it is on a page, by itself and with samples.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.kind != Kind::Part && !self.samples.is_empty()
+    }
+
+    pub(crate) fn samples(&self) -> impl Iterator<Item = (&Labels, &Number)> {
+        self.samples.iter()
     }
 }
 
@@ -150,7 +222,17 @@ impl Snapshot {
 
     /// Adds the counters of a process that has ended; its gauges end with it.
     pub fn add_ended(&mut self, other: &Snapshot) {
-        self.add_where(other, |kind| kind == Kind::Counter);
+        self.add_where(other, |kind| matches!(kind, Kind::Counter | Kind::Histogram | Kind::Part));
+    }
+
+    /// Adds the counters of processes that have ended, of families that are here.
+    pub fn add_ended_of_same(&mut self, ended: &Snapshot) {
+        for ours in &mut self.families {
+            let theirs = ended.families.iter().find(|theirs| theirs.name == ours.name);
+            if let Some(theirs) = theirs.filter(|theirs| theirs.kind == Kind::Counter) {
+                ours.add(theirs);
+            }
+        }
     }
 
     fn add_where(&mut self, other: &Snapshot, wanted: impl Fn(Kind) -> bool) {
@@ -162,12 +244,27 @@ impl Snapshot {
         }
     }
 
+    /// The samples of a family by their labels; of a name that there is not, none.
+    pub fn samples<'s>(&'s self, family: &str) -> impl Iterator<Item = (&'s Label, u64)> {
+        let samples = self.family(family).into_iter().flat_map(Family::samples);
+        samples.map(|(labels, value)| (&labels[..], value.whole()))
+    }
+
+    /// The value of a family without labels, if there is one.
+    pub fn value(&self, family: &str) -> Option<u64> {
+        self.samples(family).next().map(|(_, value)| value)
+    }
+
+    pub(crate) fn family(&self, name: &str) -> Option<&Family> {
+        self.families.iter().find(|family| family.is_named(name))
+    }
+
     /// The OpenMetrics text. Families without samples are left out.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for family in self.families.iter().filter(|family| !family.samples.is_empty()) {
+        for family in self.families.iter().filter(|family| family.is_shown()) {
             // Writing to a string does not fail.
-            let _ = family.write(&mut text);
+            let _ = family.write(&mut text, self);
         }
         text.push_str("# EOF\n");
         text

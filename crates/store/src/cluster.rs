@@ -43,7 +43,7 @@ const MAINTENANCE_PAUSE: Duration = Duration::from_millis(1);
 /// An open cluster. Threads share one; each process opens its own.
 pub struct Cluster {
     memory: Arc<Memory>,
-    /// None in tests over memory without files. Dropped before `writers`: a process that counts as dead must
+    /// None over memory of this process alone. Dropped before `writers`: a process that counts as dead must
     /// not hold the lock on the snapshot, or the next one to open the cluster takes it for served elsewhere.
     files: Option<ClusterFiles>,
     writers: Writers,
@@ -85,6 +85,26 @@ impl Cluster {
     pub fn open(dir: &Path, options: &Options) -> Result<Self, OpenError> {
         let Opened { memory, writers, files } = open::open(dir, options)?;
         Ok(Self::over(Arc::new(memory), writers, options.eviction, Some(files)))
+    }
+
+    /// A new cluster in the memory of this process, for threads alone. It ends with the process: no other one sees
+    /// it, and there is no snapshot.
+    ///
+    /// ```
+    /// use tidegate_store::{Cluster, Geometry, Options};
+    ///
+    /// let cluster = Cluster::in_memory(&Options::narrow(Geometry::by_capacity(1000, 0.8)?))?;
+    /// assert_eq!(cluster.update("a key", 0, |entry| entry.state[0])?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses the memory.
+    #[cfg(target_os = "linux")]
+    pub fn in_memory(options: &Options) -> Result<Self, OpenError> {
+        let (memory, writers) = open::in_memory(options)?;
+        Ok(Self::over(Arc::new(memory), writers, options.eviction, None))
     }
 
     fn over(
@@ -203,6 +223,13 @@ impl Cluster {
         if self.files.as_ref().is_some_and(|files| files.created_memory) {
             self.memory.use_large_pages();
         }
+    }
+
+    /// Whether this process emptied the cluster when it opened it, as its memory was lost: see
+    /// [`AfterLoss::Nothing`](crate::AfterLoss::Nothing).
+    #[must_use]
+    pub fn was_emptied(&self) -> bool {
+        self.files.as_ref().is_some_and(|files| files.was_emptied)
     }
 
     /// Checks that the files of the memory and of the snapshot are in place, and were not changed from outside.

@@ -40,7 +40,7 @@ pub use format::{
 pub use inspect::{
     EntryCounts, Findings, Flaw, FlawKind, LockHolder, Occupancy, Process, RangeStats, View,
 };
-pub use options::{Eviction, Options, default_memory_dir};
+pub use options::{AfterLoss, Eviction, Options, default_memory_dir};
 pub use snapshot::SyncReport;
 pub use writers::slot::KEYS_MAX as UPDATE_KEYS_MAX;
 pub use writers::{Stats, StuckProcess, blocked_in_this_thread};

@@ -6,6 +6,7 @@
 //! all its space reserved, and renamed once it is on disk.
 //! Invariant: one process at a time opens or leaves a cluster. A process that is alone checks every node
 //! before any is used.
+//! Invariant: while there is memory, the pointer to it is on disk. So the next process knows whether memory was lost.
 //! Invariant: a snapshot has one memory, whatever containers and machines see its directory.
 
 pub(crate) mod pointer;
@@ -25,11 +26,12 @@ use crate::error::{OpenError, OpenFailure};
 use crate::format::{Access, ClusterInfo, FileSet, Role, files, io_error};
 use crate::memory::Memory;
 use crate::memory::control::PROCESSES_MAX;
-use crate::options::{Options, default_memory_dir};
+use crate::options::{AfterLoss, Options, default_memory_dir};
 use crate::snapshot::{SNAPSHOT_DIR, Snapshot};
 use crate::writers::liveness::{LivenessLock, LivenessLocks};
 use crate::writers::recovery::recover;
 use crate::writers::{Writers, restore};
+use pointer::Pointer;
 use segment::Segment;
 
 /// The snapshot directory while it is being created. A leftover is replaced.
@@ -57,6 +59,8 @@ pub(crate) struct ClusterFiles {
     memory: FileSet,
     /// Whether this process created the memory.
     pub(crate) created_memory: bool,
+    /// Whether this process emptied the cluster, as its memory was lost ([`AfterLoss::Nothing`]).
+    pub(crate) was_emptied: bool,
     dir: path::PathBuf,
 }
 
@@ -93,9 +97,10 @@ impl ClusterFiles {
         let mut others = (0..PROCESSES_MAX).map(|process| liveness.try_acquire(process));
         let is_alone = others.all(|other| matches!(other, Ok(Some(_))));
         // A poisoned memory is of no use.
-        if is_alone && (memory.is_lost() || save()) {
-            // If the directory was moved, its pointer stays and points nowhere, which is as good as none.
-            if self.snapshot.files.check().is_ok() {
+        let is_saved = is_alone && !memory.is_lost() && save();
+        if is_saved || (is_alone && memory.is_lost()) {
+            // A pointer to nothing says that memory was lost. If the directory was moved, its pointer stays, too.
+            if is_saved && self.snapshot.files.check().is_ok() {
                 let _ = pointer::clear(&self.snapshot.files.dir);
             }
             // Leftovers are replaced by the next process, which may already be creating its memory.
@@ -125,10 +130,17 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
         |error| io_error("lock the file", &cluster.join(Role::Control.file_name()))(error);
     let found = segment::find(&snapshot, Access::Write)?;
     let created_memory = found.is_none();
+    let mut was_emptied = false;
     let segment = match found {
         Some(segment) => segment,
         None if snapshot.try_lock_exclusive().map_err(lock_error)? => {
-            create_memory(&snapshot, options, is_new)?
+            // The last process to leave in order clears the pointer.
+            was_emptied = options.after_loss == AfterLoss::Nothing
+                && Pointer::read(&snapshot.files.dir).is_some();
+            if was_emptied {
+                snapshot.clear()?;
+            }
+            create_memory(&snapshot, options, is_new || was_emptied)?
         }
         None => return Err(elsewhere()),
     };
@@ -151,8 +163,26 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     if let Ok(held) = writers.acquire(&memory) {
         recovered.count(&held.writer);
     }
-    let files = ClusterFiles { snapshot, memory: files, created_memory, dir: dir.to_owned() };
+    let dir = dir.to_owned();
+    let files = ClusterFiles { snapshot, memory: files, created_memory, was_emptied, dir };
     Ok(Opened { memory, writers, files })
+}
+
+/// Creates memory of this process alone, which is its only user.
+#[cfg(target_os = "linux")]
+pub(crate) fn in_memory(options: &Options) -> Result<(Memory, Writers), OpenError> {
+    use rustix::fs::{MemfdFlags, memfd_create};
+    const PROCESS: u32 = 0;
+    let place = Path::new("the memory of this process");
+    let memory = segment::anonymous(new_info(options)?).map_err(io_error("allocate", place))?;
+    // Locks need a file. No other process can open this one.
+    let locks = memfd_create("tidegate-locks", MemfdFlags::CLOEXEC)
+        .map_err(|errno| io_error("create a file in", place)(errno.into()))?;
+    let liveness = LivenessLocks::File(Arc::new(File::from(locks)));
+    let claim = liveness.try_acquire(PROCESS).map_err(io_error("lock a file in", place))?;
+    let claim = claim.ok_or_else(|| OpenFailure::ServedElsewhere.at(place))?;
+    let writers = Writers::join(&memory, liveness, claim, PROCESS);
+    Ok((memory, writers))
 }
 
 /// How many bytes of memory [`open`] would create; 0 if the memory exists.
@@ -171,16 +201,16 @@ pub(crate) fn memory_needed(dir: &Path, options: &Options) -> Result<u64, OpenEr
     })
 }
 
-/// Creates the memory, and fills it from the snapshot unless that is new.
+/// Creates the memory, and fills it from the snapshot unless that is empty.
 fn create_memory(
     snapshot: &Snapshot,
     options: &Options,
-    is_new: bool,
+    is_empty: bool,
 ) -> Result<Segment, OpenError> {
     let memory_dir = options.memory_dir.clone().unwrap_or_else(default_memory_dir);
     let memory_dir =
         path::absolute(&memory_dir).map_err(io_error("make sense of the path", &memory_dir))?;
-    let fill = |memory: &_| if is_new { Ok(()) } else { snapshot.load(memory, |_, _, _| {}) };
+    let fill = |memory: &_| if is_empty { Ok(()) } else { snapshot.load(memory, |_, _, _| {}) };
     segment::create(snapshot, &memory_dir, fill)
 }
 
@@ -268,7 +298,8 @@ fn is_alone(claims: &[(u32, LivenessLock)]) -> bool {
 }
 
 fn new_info(options: &Options) -> Result<ClusterInfo, OpenError> {
-    let [high, low, seed] = segment::random()?;
+    let [high, low, random] = segment::random()?;
+    let seed = options.seed.unwrap_or(random);
     let cluster = u128::from(high) << 64 | u128::from(low);
     Ok(ClusterInfo { cluster, seed, narrow: options.narrow, wide: options.wide })
 }

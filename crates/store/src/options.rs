@@ -17,6 +17,17 @@ pub enum Eviction {
     EvictSoonestExpiry,
 }
 
+/// What counts once the memory has ended without its processes: with the machine, say, or with its container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AfterLoss {
+    /// The last complete snapshot. Hits since then are lost.
+    #[default]
+    LastSnapshot,
+    /// Nothing: the cluster is empty. For states that must not be older than they were, such as tokens, which could be
+    /// spent again.
+    Nothing,
+}
+
 /// The options of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -26,9 +37,14 @@ pub struct Options {
     pub wide: Option<Geometry>,
     /// What to do when there is no room. Each process may choose differently.
     pub eviction: Eviction,
+    /// What counts once the memory was lost. Of processes that have one cluster, the first to start decides.
+    pub after_loss: AfterLoss,
     /// The directory of shared memory (tmpfs) for the counters; [`default_memory_dir`] if none. Ignored while
     /// they are in another one.
     pub memory_dir: Option<PathBuf>,
+    /// The seed of a new cluster, for keys that were hashed elsewhere; a random one if none. An existing cluster keeps
+    /// its own.
+    pub seed: Option<u64>,
 }
 
 /// The shared memory directory of every Linux machine.
@@ -41,7 +57,14 @@ impl Options {
     /// Narrow nodes of this geometry, no wide nodes, no eviction.
     #[must_use]
     pub const fn narrow(narrow: Geometry) -> Self {
-        Self { narrow, wide: None, eviction: Eviction::Refuse, memory_dir: None }
+        Self {
+            narrow,
+            wide: None,
+            eviction: Eviction::Refuse,
+            after_loss: AfterLoss::LastSnapshot,
+            memory_dir: None,
+            seed: None,
+        }
     }
 
     /// The size of all memory files of such a cluster in bytes.

@@ -71,6 +71,14 @@ impl Snapshot {
         Ok(Self { info, files, pass: Mutex::new(()) })
     }
 
+    /// Makes it as empty as a new one. The caller holds [`Snapshot::try_lock_exclusive`].
+    pub(crate) fn clear(&self) -> Result<(), OpenError> {
+        self.files
+            .all()
+            .iter()
+            .try_for_each(|file| files::clear(&file.file, file.bytes, &file.path))
+    }
+
     /// Acquires the right to create memory for this snapshot: no process, on any machine, has any. Afterwards
     /// [`Snapshot::try_lock_shared`] admits others.
     pub(crate) fn try_lock_exclusive(&self) -> io::Result<bool> {

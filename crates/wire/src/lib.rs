@@ -11,13 +11,14 @@ pub mod headers;
 mod lease;
 mod mapping;
 mod reader;
+mod report;
 pub mod rls;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod writer;
 
 pub use additions::Additions;
-pub use envoy::{CLUSTER_NAME_BYTES_MAX, grpc_service_of_cluster};
+pub use envoy::grpc_service_of_cluster;
 pub use error::{DESCRIPTORS_MAX, ENTRIES_MAX, WireError};
 pub use lease::{
     debit_from, debit_metadata, lease_request_from, lease_request_metadata, returned_from,
@@ -26,6 +27,7 @@ pub use lease::{
 pub use mapping::{decode_answer, encode_request, request_from_wire, response_to_wire};
 pub use prost_types::{Struct, Value, value::Kind};
 pub use reader::{RequestReader, decode_request};
+pub use report::{TALLIES_MAX, append_report, report_of};
 pub use writer::encode_answer;
 
 /// The RLS method, in gRPC's spelling.

@@ -5,9 +5,10 @@
 
 use crate::error::{DESCRIPTORS_MAX, ENTRIES_MAX, WireError};
 use crate::mapping::{request_from_wire, unit_from_wire};
+use crate::report::{self, report_of};
 use crate::rls;
 use prost::Message;
-use tidegate_core::{Descriptor, Direction, Entry, Hits, LimitOverride, Request};
+use tidegate_core::{Descriptor, Direction, Entry, Hits, LimitOverride, Report, Request};
 
 /// Buffers of longer messages are freed, at the latest before the next read. They take up to some 16 times
 /// the length, with the shortest entries. Envoy's own requests are below 1 KiB.
@@ -24,13 +25,15 @@ pub struct RequestReader {
     request: Option<Request>,
     /// The length of the last message.
     len: usize,
+    /// Whether the last message has a report.
+    has_report: bool,
 }
 
 impl RequestReader {
     /// A reader without buffers.
     #[must_use]
     pub const fn new() -> Self {
-        RequestReader { request: None, len: 0 }
+        RequestReader { request: None, len: 0, has_report: false }
     }
 
     /// Frees the buffers of a long message. Call it when the request is no longer needed.
@@ -49,9 +52,23 @@ impl RequestReader {
     pub fn read(&mut self, bytes: &[u8]) -> Result<&Request, WireError> {
         self.release();
         self.len = bytes.len();
+        self.has_report = false;
         let request = self.request.get_or_insert_with(nothing);
-        read_into(bytes, request)?;
+        read_into(bytes, request, &mut self.has_report)?;
         Ok(request)
+    }
+
+    /// Reads a request and the report that came with it.
+    ///
+    /// # Errors
+    /// As [`decode_request`].
+    pub fn read_with_report(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<(&Request, Option<Report>), WireError> {
+        self.read(bytes)?;
+        let report = if self.has_report { report_of(bytes) } else { None };
+        Ok((self.request.get_or_insert_with(nothing), report))
     }
 }
 
@@ -62,7 +79,7 @@ impl RequestReader {
 /// too many, when one has no entries or too many, or when a limit has an unknown unit.
 pub fn decode_request(bytes: &[u8]) -> Result<Request, WireError> {
     let mut request = nothing();
-    read_into(bytes, &mut request)?;
+    read_into(bytes, &mut request, &mut false)?;
     Ok(request)
 }
 
@@ -70,8 +87,8 @@ fn nothing() -> Request {
     Request { domain: String::new(), descriptors: Vec::new(), hits: Hits::ONE }
 }
 
-fn read_into(bytes: &[u8], request: &mut Request) -> Result<(), WireError> {
-    match request_at(bytes, request) {
+fn read_into(bytes: &[u8], request: &mut Request, has_report: &mut bool) -> Result<(), WireError> {
+    match request_at(bytes, request, has_report) {
         Some(read) => read,
         None if bytes.len() > ODD_BYTES_MAX => {
             // The partly read request is invalid.
@@ -87,7 +104,11 @@ fn read_into(bytes: &[u8], request: &mut Request) -> Result<(), WireError> {
 }
 
 /// None leaves the message to prost.
-fn request_at(bytes: &[u8], request: &mut Request) -> Option<Result<(), WireError>> {
+fn request_at(
+    bytes: &[u8],
+    request: &mut Request,
+    has_report: &mut bool,
+) -> Option<Result<(), WireError>> {
     let mut fields = Fields { bytes };
     let (mut descriptors, mut hits) = (0_usize, 0);
     let mut wrong = None;
@@ -112,6 +133,7 @@ fn request_at(bytes: &[u8], request: &mut Request) -> Option<Result<(), WireErro
             }
             (3, Value::Number(number)) => hits = number as u32,
             (1..=3, _) => return None,
+            (report::FIELD, _) => *has_report = true,
             _ => {}
         }
     }
@@ -126,7 +148,7 @@ fn request_at(bytes: &[u8], request: &mut Request) -> Option<Result<(), WireErro
 }
 
 /// The error of a descriptor, if it has one.
-fn descriptor_at(
+pub(crate) fn descriptor_at(
     index: usize,
     bytes: &[u8],
     descriptor: &mut Descriptor,

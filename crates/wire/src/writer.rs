@@ -9,7 +9,7 @@ use tidegate_core::{Answer, Lease, LimitView, Status, StatusDetails, Verdict};
 
 /// Wire types.
 const VARINT: u8 = 0;
-const BYTES: u8 = 2;
+pub(crate) const BYTES: u8 = 2;
 
 /// Appends an encoded answer. `headers` are for the response to the client.
 pub fn encode_answer(answer: &Answer, headers: Vec<HeaderValue>, bytes: &mut Vec<u8>) {
@@ -92,7 +92,7 @@ fn time(nanos: u64, bytes: &mut Vec<u8>) {
 
 /// A number; zero is the default, and left out.
 #[inline]
-fn number(tag: u8, number: u64, bytes: &mut Vec<u8>) {
+pub(crate) fn number(tag: u8, number: u64, bytes: &mut Vec<u8>) {
     if number != 0 {
         bytes.push(tag << 3 | VARINT);
         varint(number, bytes);
@@ -100,7 +100,7 @@ fn number(tag: u8, number: u64, bytes: &mut Vec<u8>) {
 }
 
 #[inline]
-fn text(tag: u8, text: &str, bytes: &mut Vec<u8>) {
+pub(crate) fn text(tag: u8, text: &str, bytes: &mut Vec<u8>) {
     if !text.is_empty() {
         bytes.push(tag << 3 | BYTES);
         varint(text.len() as u64, bytes);
@@ -110,19 +110,21 @@ fn text(tag: u8, text: &str, bytes: &mut Vec<u8>) {
 
 /// A message. Its length is known when it is written, and mostly takes one byte.
 #[inline]
-fn message(tag: u8, bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn message(tag: u8, bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     bytes.push(tag << 3 | BYTES);
     with_length(bytes, write);
 }
 
 /// Bytes after their length.
 #[inline]
-fn with_length(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn with_length(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     bytes.push(0);
     let start = bytes.len();
     write(bytes);
     let len = bytes.len() - start;
-    bytes[start - 1] = (len & 0x7f) as u8;
+    if let Some(place) = bytes.get_mut(start - 1) {
+        *place = (len & 0x7f) as u8;
+    }
     if len > 0x7f {
         lengthen(len, start, bytes);
     }
@@ -130,14 +132,16 @@ fn with_length(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
 
 #[cold]
 fn lengthen(len: usize, start: usize, bytes: &mut Vec<u8>) {
-    bytes[start - 1] |= 0x80;
+    if let Some(place) = bytes.get_mut(start - 1) {
+        *place |= 0x80;
+    }
     let mut rest = Vec::new();
     varint((len >> 7) as u64, &mut rest);
     bytes.splice(start..start, rest);
 }
 
 #[inline]
-fn varint(mut number: u64, bytes: &mut Vec<u8>) {
+pub(crate) fn varint(mut number: u64, bytes: &mut Vec<u8>) {
     while number > 0x7f {
         bytes.push((number & 0x7f) as u8 | 0x80);
         number >>= 7;

@@ -12,8 +12,8 @@ use tidegate_wire::rls::{
     DescriptorEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
 use tidegate_wire::{
-    CLUSTER_NAME_BYTES_MAX, WireError, decode_answer, encode_request, grpc_service_of_cluster,
-    request_from_wire, response_to_wire,
+    WireError, decode_answer, encode_request, grpc_service_of_cluster, request_from_wire,
+    response_to_wire,
 };
 
 fn request() -> RateLimitRequest {
@@ -46,11 +46,12 @@ fn a_request_has_the_published_bytes() {
 
 #[test]
 fn a_cluster_target_has_the_published_bytes() {
-    assert_eq!(grpc_service_of_cluster("tide").as_deref(), Some("\x0a\x06\x0a\x04tide"));
-    let longest = "x".repeat(CLUSTER_NAME_BYTES_MAX);
-    let target = grpc_service_of_cluster(&longest).unwrap();
-    assert_eq!(target.as_bytes()[..4], [0x0a, 127, 0x0a, 125]);
-    assert_eq!(grpc_service_of_cluster(&format!("{longest}x")), None);
+    assert_eq!(grpc_service_of_cluster("tide"), b"\x0a\x06\x0a\x04tide");
+    // From 126 bytes on, lengths take two bytes, and the first is no UTF-8.
+    let outer = |bytes: usize| grpc_service_of_cluster(&"x".repeat(bytes))[..6].to_vec();
+    assert_eq!(outer(125), [0x0a, 127, 0x0a, 125, b'x', b'x']);
+    assert_eq!(outer(126), [0x0a, 0x80, 1, 0x0a, 126, b'x']);
+    assert_eq!(outer(200), [0x0a, 0xcb, 1, 0x0a, 0xc8, 1]);
 }
 
 #[test]

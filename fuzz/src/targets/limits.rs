@@ -23,6 +23,8 @@ fn run(input: &[u8]) {
         (Ok((rules, warnings)), Ok((again, warned))) => {
             assert_eq!(rules.domain_names().len(), 1, "one file is one domain");
             assert_eq!(format!("{:?}", rules.limits()), format!("{:?}", again.limits()));
+            assert_eq!(rules.statistics(), again.statistics());
+            assert!(rules.statistics().len() <= 64, "more statistics than there may be");
             assert_eq!(warnings, warned);
             for (_, message) in warnings {
                 assert!(!message.is_empty() && message.len() < 4_000, "{message}");
@@ -65,6 +67,11 @@ fn seeds() -> Vec<Vec<u8>> {
          metadata: {a: [1, 2.5]}\n  rate_limits: [{name: 'n', unit: hour, requests: &r 5}, {name: m, \
          unit: day, requests: *r}]\n  descriptors: [{key: l, quota_mode: true, rate_limit: {unit: \
          second, requests_per_unit: 1}}]\n"
+            .to_owned(),
+    );
+    seeds.push(
+        "domain: d\nstatistics: [{name: calls, by: [app, 'user']}, {name: users, by: &b [app], \
+         distinct: user}, {name: more, by: *b}]\n"
             .to_owned(),
     );
     seeds.push("domain: d\n".to_owned());

@@ -1,5 +1,7 @@
 //! Requests of the rate limit service, decoded by hand and by prost: the same request, or the same error.
 //!
+//! The report of a request is read by hand alone: bounded, and the same once it is written again.
+//!
 //! Deliberate differences: a long message in an unusual encoding is refused without decoding, while prost may
 //! accept it; and a request with too many descriptors or entries may report another error.
 
@@ -9,10 +11,14 @@ use crate::work::Bound;
 use prost::Message;
 use std::cell::RefCell;
 use std::time::Duration;
+use tidegate_core::{Entry, Report, TalliedHits, Tally};
 use tidegate_wire::rls::{
     DescriptorEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
-use tidegate_wire::{RequestReader, WireError, decode_request, request_from_wire};
+use tidegate_wire::{
+    RequestReader, TALLIES_MAX, WireError, append_report, decode_request, report_of,
+    request_from_wire,
+};
 
 pub(super) const TARGET: Target = Target { name: "requests", run, seeds };
 
@@ -39,6 +45,21 @@ fn run(input: &[u8]) {
         let again = WORK.check(input.len(), || reader.read(input).cloned());
         assert_eq!(again, read, "with buffers of other requests");
     });
+    let meter = Meter::begin();
+    let report = WORK.check(input.len(), || report_of(input));
+    assert!(meter.peak() <= allowed, "{} bytes for {}", meter.peak(), input.len());
+    if let Some(report) = &report {
+        assert!(report.tallies.len() <= TALLIES_MAX);
+        let mut written = Vec::new();
+        append_report(report, &mut written);
+        assert_eq!(report_of(&written).as_ref(), Some(report), "written again");
+    }
+    READER.with_borrow_mut(|reader| {
+        if let Ok((again, found)) = reader.read_with_report(input) {
+            assert_eq!(Ok(again), read.as_ref());
+            assert!(found.is_none() || found == report, "{found:?} {report:?}");
+        }
+    });
 }
 
 /// Input after one descriptor or entry too many is not read, and may contain other errors.
@@ -59,6 +80,15 @@ fn seeds() -> Vec<Vec<u8>> {
         is_negative_hits: true,
         ..plain.clone()
     };
+    let tally = Tally {
+        entries: vec![Entry::new("app", "web")],
+        limit: None,
+        hits: TalliedHits { allowed: 300, denied: 2, denied_elsewhere: 1 },
+        over: vec!["day".into()],
+    };
+    let report = Report { sequence: 7, number: 1 << 40, tallies: vec![tally; 2] };
+    let mut reported = request(vec![plain.clone()], 1);
+    append_report(&report, &mut reported);
     let group = [&request(vec![plain.clone()], 1)[..], &[0x7b, 0x08, 1, 0x7c]].concat();
     vec![
         request(vec![plain.clone()], 1),
@@ -68,6 +98,7 @@ fn seeds() -> Vec<Vec<u8>> {
         request(vec![descriptor(vec![entry("", "")])], 1),
         request(vec![], 1),
         group,
+        reported,
         request(vec![plain; 130], 1),
     ]
 }

@@ -57,7 +57,7 @@ fn sound() -> &'static Sound {
             narrow: geometry(3, 8, 4).expect("a geometry"),
             wide: Some(geometry(2, 4, 5).expect("a geometry")),
             eviction: Eviction::Refuse,
-            memory_dir: None,
+            ..Options::default()
         };
         let dir = directory();
         Image::new(&options, SEED).write(dir.path());

@@ -2,7 +2,7 @@
 //! and never a panic.
 //!
 //! Deliberate differences, which are not generated: `has` of a path whose middle is absent, sizes of
-//! texts (the crate counts other units), and arithmetic and comparisons of lists and maps.
+//! texts (the crate counts other units), comparisons of lists and maps, and `+` of lists and of texts.
 
 use super::when::{evaluated, facts, metadata};
 use super::*;
@@ -215,15 +215,23 @@ fn text_expression() -> impl Strategy<Value = String> {
 }
 
 fn number_expression() -> impl Strategy<Value = String> {
-    let leaf = prop_oneof![
-        static_number(),
-        dynamic(),
-        text_expression().prop_map(|text| format!("int({text})")),
-        dynamic().prop_map(|text| format!("double({text})")),
-    ];
-    leaf.prop_recursive(3, 8, 2, |inner| {
-        (inner.clone(), chosen(&["+", "-", "*", "/", "%"]), inner)
-            .prop_map(|(left, operator, right)| format!("({left} {operator} {right})"))
+    let known = || {
+        prop_oneof![
+            static_number(),
+            text_expression().prop_map(|text| format!("int({text})")),
+            dynamic().prop_map(|text| format!("double({text})")),
+        ]
+    };
+    prop_oneof![3 => known(), 1 => dynamic()].prop_recursive(3, 8, 2, move |inner| {
+        prop_oneof![
+            4 => (inner.clone(), chosen(&["-", "*", "/", "%"]), inner.clone())
+                .prop_map(|(left, operator, right)| format!("({left} {operator} {right})")),
+            // The crate joins two strings and two lists, so one of both is surely a number.
+            1 => (inner, known(), any::<bool>()).prop_map(|(one, number, turned)| match turned {
+                true => format!("({number} + {one})"),
+                false => format!("({one} + {number})"),
+            }),
+        ]
     })
 }
 

@@ -9,10 +9,11 @@ use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::{
     Answer, Charge, DebitRequest, Descriptor, Direction, Lease, LeaseRequest, LeaseReturn,
-    LimitView, Nanos, Status, Timestamp, Verdict,
+    LimitView, Nanos, Status, TalliedHits, Timestamp, Verdict,
 };
 use tidegate_wire::{
-    debit_from, lease_request_from, request_from_wire, response_to_wire, returned_from, rls,
+    debit_from, lease_request_from, report_of, request_from_wire, response_to_wire, returned_from,
+    rls,
 };
 
 const WINDOW: u64 = 1_000 * MILLI;
@@ -33,6 +34,12 @@ pub(super) struct Authority {
     seen: BTreeSet<u64>,
     /// The last debit of each sequence.
     debits: BTreeMap<u64, u64>,
+    /// Hits that workers have reported, by name.
+    pub(super) reported: BTreeMap<String, TalliedHits>,
+    /// The limits that denied, of those reported.
+    pub(super) over: BTreeMap<String, Vec<(Vec<String>, u64)>>,
+    /// The last report of each sequence.
+    reports: BTreeMap<u64, u64>,
 }
 
 /// The window at a time.
@@ -43,6 +50,7 @@ pub(super) fn window_of(now: u64) -> u64 {
 impl Authority {
     /// Decides a call that arrives now.
     pub(super) fn decide(&mut self, call: &Sent, now: u64) -> Vec<u8> {
+        self.count_report(call);
         let request = rls::RateLimitRequest::decode(&*call.message).unwrap();
         let request = request_from_wire(request).unwrap();
         let value_of = |name: &'static str| call.metadata(name).map(str::as_bytes);
@@ -71,6 +79,23 @@ impl Authority {
             None => self.take(&needs, pending.as_ref(), now),
         };
         response_to_wire(&answer).encode_to_vec()
+    }
+
+    /// Counts the report of a call, if it is new.
+    pub(super) fn count_report(&mut self, call: &Sent) {
+        let Some(report) = report_of(&call.message) else { return };
+        if self.reports.get(&report.sequence).is_some_and(|last| !report.is_newer(*last)) {
+            return;
+        }
+        self.reports.insert(report.sequence, report.number);
+        for tally in report.tallies {
+            let name = &tally.entries[0].value;
+            self.reported.entry(name.clone()).or_default().add(tally.hits);
+            if tally.hits.denied > 0 {
+                let over = self.over.entry(name.clone()).or_default();
+                over.push((tally.over, tally.hits.denied));
+            }
+        }
     }
 
     fn take_back(&mut self, needs: &[(String, u64)], back: &LeaseReturn, now: u64) -> Answer {

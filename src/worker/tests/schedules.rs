@@ -3,7 +3,7 @@
 //!
 //! Invariants: no token is spent twice or after its expiry, so in each window no more hits pass by
 //! leases than were leased and not returned; every paused request is decided within its timeout;
-//! all state is bounded.
+//! every hit that local state decided is reported exactly once; all state is bounded.
 
 use super::authority::{Authority, window_of};
 use super::world::{Envoy, MILLI, NoFacts, WAIT_MS_MAX};
@@ -13,8 +13,9 @@ use crate::worker::HeadersStatus;
 use crate::worker::call_error::CallError;
 use crate::worker::pending_calls::{Requester, WAITING_MAX};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
+use tidegate_wire::report_of;
 
 const NAMES: [&str; 7] = ["100000", "300", "40", "40a", "9", "free", "never"];
 /// These many more share one set of the local table, which has eight records.
@@ -77,6 +78,13 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
+/// Whether a call only carries a report, or probes for one.
+fn is_report(call: &super::Sent) -> bool {
+    report_of(&call.message).is_some()
+        && (call.metadata("tidegate-return") == Some("0000000000000000")
+            || call.metadata("tidegate-lease").is_some_and(|wanted| wanted == "0"))
+}
+
 /// The needs of a request: names and hits.
 type Needed = Vec<(usize, u64)>;
 
@@ -89,6 +97,10 @@ struct Run {
     paused: BTreeMap<StreamId, Paused>,
     /// Hits that passed by leases, by name and window.
     spent: BTreeMap<(String, u64), u64>,
+    /// Hits of requests that were denied by local state, by name.
+    denied: BTreeMap<String, u64>,
+    /// Names with hits in shadow, of which it is not known what became.
+    shadowed: BTreeSet<&'static str>,
 }
 
 impl Run {
@@ -98,6 +110,8 @@ impl Run {
             authority: Authority::default(),
             paused: BTreeMap::new(),
             spent: BTreeMap::new(),
+            denied: BTreeMap::new(),
+            shadowed: BTreeSet::new(),
         }
     }
 
@@ -116,6 +130,7 @@ impl Run {
             Event::Shadow { worker, needs } => {
                 let named: Vec<(&str, u64)> =
                     needs.iter().map(|(number, hits)| (name(*number), *hits)).collect();
+                self.shadowed.extend(named.iter().map(|(name, _)| name));
                 let (_, step) = self.envoy.request_with_shadow(worker % workers, &[], &named);
                 assert_eq!(step, HeadersStatus::Continue);
             }
@@ -129,7 +144,9 @@ impl Run {
                 }
             }
             Event::Fail(index, status) => {
-                if let Some(call) = self.pick(&index, |_| true) {
+                // A call with nothing but a report is never refused, and such a report is dropped.
+                let is_possible = |call: &super::Sent| status != 3 || !is_report(call);
+                if let Some(call) = self.pick(&index, is_possible) {
                     self.finish_call(&call, Err(CallError::from_grpc_close(status, b"")));
                 }
             }
@@ -159,11 +176,14 @@ impl Run {
         let named: Vec<(&str, u64)> =
             needs.iter().map(|(number, hits)| (name(*number), *hits)).collect();
         let (stream, step) = self.envoy.request(worker, &named);
-        let replied = self.envoy.world().replies.iter().any(|(other, ..)| *other == stream);
-        self.envoy.world_mut().replies.clear();
+        let replies = std::mem::take(&mut self.envoy.world_mut().replies);
+        let replied = replies.iter().find(|(other, ..)| *other == stream);
         match step {
             HeadersStatus::Continue => self.spend(needs),
-            HeadersStatus::Pause if replied => {}
+            HeadersStatus::Pause if replied.is_some_and(|(_, status, _)| *status == 429) => {
+                self.deny(needs);
+            }
+            HeadersStatus::Pause if replied.is_some() => {}
             HeadersStatus::Pause => {
                 let deadline = self.now() + WAIT_MS_MAX * MILLI;
                 self.paused.insert(stream, (worker, needs.to_vec(), deadline));
@@ -193,6 +213,53 @@ impl Run {
         let window = window_of(self.now());
         for (number, hits) in needs {
             *self.spent.entry((name(*number).to_owned(), window)).or_default() += hits;
+        }
+    }
+
+    fn deny(&mut self, needs: &[(usize, u64)]) {
+        for (number, hits) in needs {
+            *self.denied.entry(name(*number).to_owned()).or_default() += hits;
+        }
+    }
+
+    /// The sidecar answers every call for longer than a round of reports takes.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            self.pass(100 * MILLI);
+            let calls = std::mem::take(&mut self.envoy.world_mut().sent);
+            for call in calls {
+                let answer = self.authority.decide(&call, self.now());
+                self.finish_call(&call, Ok(&answer));
+            }
+        }
+    }
+
+    /// Every hit that was decided by local state was reported once.
+    fn check_reported(&mut self) {
+        for worker in &self.envoy.workers {
+            assert!(worker.tallies.is_empty() && !worker.local.has_tallies());
+        }
+        let lost = self.envoy.counted().into_iter().find(|(name, _)| name == "reports_lost");
+        assert_eq!(lost, None);
+        let mut spent: BTreeMap<&str, u64> = BTreeMap::new();
+        for ((name, _), hits) in &self.spent {
+            *spent.entry(name).or_default() += hits;
+        }
+        for number in 0..NAMES.len() + CROWD {
+            let name = name(number);
+            let of = |hits: &BTreeMap<&str, u64>| hits.get(name).copied().unwrap_or(0);
+            let reported = self.authority.reported.get(name).copied().unwrap_or_default();
+            let allowed = of(&spent);
+            let denied = self.denied.get(name).copied().unwrap_or(0);
+            let reported_denied = reported.denied + reported.denied_elsewhere;
+            match self.shadowed.contains(name) {
+                true => {
+                    assert!(reported.allowed >= allowed && reported_denied >= denied, "{name}");
+                }
+                false => {
+                    assert_eq!((reported.allowed, reported_denied), (allowed, denied), "{name}")
+                }
+            }
         }
     }
 
@@ -236,8 +303,11 @@ impl Run {
                 self.spend(&needs);
             }
         }
-        for (stream, ..) in replies {
-            self.paused.remove(&stream).expect("answered while paused");
+        for (stream, status, _) in replies {
+            let (_, needs, _) = self.paused.remove(&stream).expect("answered while paused");
+            if status == 429 && requester != Some(Requester::Stream(stream)) {
+                self.deny(&needs);
+            }
         }
     }
 
@@ -313,6 +383,8 @@ proptest! {
         assert_eq!(run.paused.len(), 0);
         // Returns are sent again until their leases end, at most a minute.
         run.pass(70_000 * MILLI);
-        assert_eq!(run.envoy.world().sent.len(), 0);
+        assert!(run.envoy.world().sent.iter().all(is_report));
+        run.settle();
+        run.check_reported();
     }
 }

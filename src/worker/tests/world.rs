@@ -285,7 +285,10 @@ impl Envoy {
     /// A worker's record of a name, inserted if it has none.
     pub(super) fn record(&mut self, worker: usize, name: &str) -> &mut LocalRecord {
         let (key, now) = (self.key(name), self.now());
-        let (index, _) = self.workers[worker].local.find_or_insert(key, now);
+        let (index, evicted) = self.workers[worker].local.find_or_insert(key, now);
+        if let Some(tally) = evicted.tally {
+            self.workers[worker].keep_tally(tally);
+        }
         self.workers[worker].local.get_mut(index).unwrap()
     }
 

@@ -2,13 +2,17 @@
 
 use anyhow::{Context, bail, ensure};
 use clap::{Parser, Subcommand};
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tidegate_tests::client::{Tally, drive, get};
 use tidegate_tests::envoy::Envoy;
+use tidegate_tests::load::{Load, Pace};
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::stack::start_envoy;
 use tidegate_tests::upstream::Upstream;
@@ -21,6 +25,11 @@ const MINUTE: Duration = Duration::from_secs(60);
 const ROOM_NEEDED: Duration = Duration::from_secs(20);
 const CONNECTIONS: u32 = 4;
 const WORKERS: u32 = 2;
+/// Requests a second of `run`, so that the console has something to show.
+const TRAFFIC: f64 = 20.0;
+/// Who sends them, in turn: most of them within their limits, and two who want more.
+const VISITORS: [&str; 8] =
+    ["greedy", "ada", "bursty", "greedy", "grace", "monitoring", "bursty", "linus"];
 
 /// Shows Tidegate at work in a real Envoy.
 #[derive(Parser)]
@@ -140,6 +149,7 @@ async fn drive_and_judge(dir: &Path) -> anyhow::Result<()> {
     ensure!(table.held(), "a row differs from what was expected");
     sidecar.process.stop().await?;
     println!("All as expected: exact over connections and workers, and kill -9 lost no count.");
+    println!("To see it live: make run, then open http://127.0.0.1:8080/ in a browser.");
     Ok(())
 }
 
@@ -248,11 +258,17 @@ async fn run() -> anyhow::Result<()> {
     std::fs::create_dir_all(&data)?;
     let upstream = Upstream::start("127.0.0.1:10080").await;
     let _upstream = upstream.context("the upstream cannot listen on 127.0.0.1:10080")?;
+    let token = data.join("token");
+    if !token.exists() {
+        new_token(&token)?;
+    }
     let mut sidecar = in_foreground(&root, artifacts::sidecar()?)
         .args(["serve", "--limits"])
         .arg(shipped("limits.yaml"))
         .arg("--data-dir")
         .arg(&data)
+        .arg("--http-token-file")
+        .arg(&token)
         .spawn()?;
     let mut envoy = in_foreground(&root, artifacts::envoy()?)
         .args(["--log-level", "warn", "--disable-hot-restart", "--concurrency", "2", "-c"])
@@ -269,16 +285,40 @@ async fn run() -> anyhow::Result<()> {
     });
     ready.await??;
     println!(
-        "\nEnvoy listens on http://127.0.0.1:10000 (admin: 9901, sidecar metrics: 8080/metrics).\n\
+        "\nConsole: http://127.0.0.1:8080/ (changes of counters take the token in target/run/token).\n\
+         {TRAFFIC} requests a second of some clients are sent, so that it has something to show.\n\
+         Envoy listens on http://127.0.0.1:10000 (admin: 9901, sidecar metrics: 8080/metrics).\n\
          Try:  for i in $(seq 60); do curl -s -o /dev/null -w '%{{http_code}} ' \
          -H 'x-client: me' http://127.0.0.1:10000/; done\n\
          Limits: envoy/standalone/limits.yaml (kill -HUP {} reads it again). Ctrl-C stops all.\n",
         sidecar.id().unwrap_or_default()
     );
+    let headers = |number: u64| {
+        let visitor = VISITORS[(number % VISITORS.len() as u64) as usize];
+        vec![("x-client", visitor.as_bytes().to_vec())]
+    };
+    let traffic = Load {
+        pace: Pace::Open(TRAFFIC),
+        connections: CONNECTIONS,
+        headers: Arc::new(headers),
+        ..Load::of_one_client(vec!["127.0.0.1:10000".parse()?], "", u64::MAX)
+    };
+    let _traffic = traffic.start();
     tokio::select! {
         ended = sidecar.wait() => bail!("the sidecar ended ({})", ended?),
         ended = envoy.wait() => bail!("Envoy ended ({})", ended?),
     }
+}
+
+/// Makes a token that only this user can read.
+fn new_token(path: &Path) -> anyhow::Result<()> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    for byte in bytes {
+        write!(file, "{byte:02x}")?;
+    }
+    Ok(())
 }
 
 fn in_foreground(root: &Path, program: PathBuf) -> Command {

@@ -1,8 +1,8 @@
 //! A Redis Cluster: three masters with a replica each.
 
 use super::redis::{Redis, RedisOptions};
-use super::{RedisPrograms, ports};
-use crate::{command, wait};
+use super::{RedisPrograms, ServerTls};
+use crate::{command, ports, wait};
 use anyhow::{Context, ensure};
 use std::path::Path;
 use std::time::Duration;
@@ -32,15 +32,46 @@ impl Cluster {
         flags: &[&str],
         password: Option<&str>,
     ) -> anyhow::Result<Cluster> {
+        Self::of_nodes(programs, dir, RedisOptions { flags, password, ..RedisOptions::default() })
+            .await
+    }
+
+    /// The same over TLS alone, between the nodes too.
+    ///
+    /// # Errors
+    /// When a node ends instead, or they do not agree.
+    pub async fn start_with_tls(
+        programs: &RedisPrograms,
+        dir: &Path,
+        tls: &ServerTls,
+    ) -> anyhow::Result<Cluster> {
+        let flags = ["--tls-cluster", "yes", "--tls-replication", "yes"];
+        let tls = Some(tls);
+        Self::of_nodes(
+            programs,
+            dir,
+            RedisOptions { flags: &flags, tls, ..RedisOptions::default() },
+        )
+        .await
+    }
+
+    /// One whose nodes have these options, but for their names.
+    async fn of_nodes(
+        programs: &RedisPrograms,
+        dir: &Path,
+        options: RedisOptions<'_>,
+    ) -> anyhow::Result<Cluster> {
         let mut nodes = Vec::new();
         for index in 0..2 * MASTERS {
             let bus = ports::free()?.to_string();
             let mut all = vec!["--cluster-enabled", "yes", "--cluster-port", &bus];
             all.extend(["--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0"]);
-            all.extend(password.into_iter().flat_map(|password| ["--masterauth", password]));
-            all.extend(flags);
+            all.extend(
+                options.password.into_iter().flat_map(|password| ["--masterauth", password]),
+            );
+            all.extend(options.flags);
             let name = format!("node-{index}");
-            let options = RedisOptions { name: &name, flags: &all, password, tls: None };
+            let options = RedisOptions { name: &name, flags: &all, ..options };
             nodes.push(Redis::start(programs, dir, options).await?);
         }
         let cluster = Cluster { nodes };

@@ -1,8 +1,8 @@
 //! One memcached.
 
-use super::{MemcachedProgram, ports};
+use super::{MemcachedProgram, ServerTls};
 use crate::process::Process;
-use crate::wait;
+use crate::{ports, wait};
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -19,6 +19,8 @@ pub struct Memcached {
     pub process: Process,
     /// Its port of 127.0.0.1.
     pub port: u16,
+    /// The same for TLS, if it speaks that too.
+    pub tls_port: Option<u16>,
     program: PathBuf,
     dir: PathBuf,
     flags: Vec<String>,
@@ -34,12 +36,40 @@ impl Memcached {
         dir: &Path,
         flags: &[&str],
     ) -> anyhow::Result<Memcached> {
+        Self::start_at_free_ports(program, dir, flags, false).await
+    }
+
+    /// The same with another port for TLS.
+    ///
+    /// # Errors
+    /// When it ends instead; the error has its log.
+    pub async fn start_with_tls(
+        program: &MemcachedProgram,
+        dir: &Path,
+        tls: &ServerTls,
+    ) -> anyhow::Result<Memcached> {
+        let (cert, key) = (tls.cert.display(), tls.key.display());
+        let files = format!("ssl_chain_cert={cert},ssl_key={key}");
+        Self::start_at_free_ports(program, dir, &["-Z", "-o", &files], true).await
+    }
+
+    async fn start_at_free_ports(
+        program: &MemcachedProgram,
+        dir: &Path,
+        flags: &[&str],
+        has_tls: bool,
+    ) -> anyhow::Result<Memcached> {
         for _ in 0..STARTS_MAX {
-            let port = ports::free()?;
-            let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
-            let process = spawn(&program.0, dir, port, &flags)?;
+            let (port, tls_port) = (ports::free()?, has_tls.then(ports::free).transpose()?);
+            let mut flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+            flags.push("-l".to_owned());
+            flags.push(match tls_port {
+                Some(tls_port) => format!("notls:127.0.0.1:{port},127.0.0.1:{tls_port}"),
+                None => format!("127.0.0.1:{port}"),
+            });
+            let process = spawn(&program.0, dir, &flags)?;
             let (program, dir) = (program.0.clone(), dir.to_owned());
-            let mut memcached = Memcached { process, port, program, dir, flags };
+            let mut memcached = Memcached { process, port, tls_port, program, dir, flags };
             match memcached.answers().await {
                 Ok(()) => return Ok(memcached),
                 Err(_) if memcached.process.log().contains("Address already in use") => {}
@@ -83,7 +113,7 @@ impl Memcached {
     /// # Errors
     /// When it ends instead; the error has its log.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
-        self.process = spawn(&self.program, &self.dir, self.port, &self.flags)?;
+        self.process = spawn(&self.program, &self.dir, &self.flags)?;
         self.answers().await
     }
 
@@ -102,9 +132,9 @@ impl Memcached {
     }
 }
 
-fn spawn(program: &Path, dir: &Path, port: u16, flags: &[String]) -> anyhow::Result<Process> {
+fn spawn(program: &Path, dir: &Path, flags: &[String]) -> anyhow::Result<Process> {
     let mut command = Command::new(program);
     // As root it asks for the user to run as.
-    command.args(["-l", "127.0.0.1", "-U", "0", "-u", "root", "-p", &port.to_string()]).args(flags);
+    command.args(["-U", "0", "-u", "root"]).args(flags);
     Process::start(command, "memcached", dir)
 }

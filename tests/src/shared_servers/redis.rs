@@ -1,8 +1,8 @@
 //! One Redis, as a process that is started, killed, frozen and started again.
 
-use super::{RedisPrograms, ServerTls, ports};
+use super::{RedisPrograms, ServerTls};
 use crate::process::Process;
-use crate::{command, wait};
+use crate::{command, ports, wait};
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
@@ -152,6 +152,20 @@ impl Redis {
         command
     }
 
+    /// Moves slots with their keys from one master of its cluster to another, both by their ids.
+    ///
+    /// # Errors
+    /// When that fails; the error has the words of `redis-cli`.
+    pub async fn reshard(&self, from: &str, to: &str, slots: u16) -> anyhow::Result<()> {
+        let mut command = self.client();
+        let (address, slots) = (self.address(), slots.to_string());
+        command.args(["--cluster", "reshard", &address, "--cluster-from", from]);
+        command.args(["--cluster-to", to, "--cluster-slots", &slots, "--cluster-yes"]);
+        let ran = command::run(command).await?;
+        ensure!(ran.code == Some(0), "{}{}", ran.out, ran.err);
+        Ok(())
+    }
+
     /// A field of `INFO`.
     ///
     /// # Errors
@@ -187,8 +201,17 @@ impl Redis {
     /// # Errors
     /// When it ends instead; the error has its log.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
-        self.process = spawn(&self.programs, &self.dir, &self.name, &self.arguments)?;
+        self.start_again()?;
         self.answers().await
+    }
+
+    /// The same without the wait.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_again(&mut self) -> anyhow::Result<()> {
+        self.process = spawn(&self.programs, &self.dir, &self.name, &self.arguments)?;
+        Ok(())
     }
 
     /// Asks it to stop (SIGTERM), and waits until it has.

@@ -93,6 +93,50 @@ async fn ask(home: &Home, entries: &[(&str, &str)]) -> anyhow::Result<Code> {
     Ok(Rls::at(home.0.path()).await?.call(request).await?.overall_code())
 }
 
+/// Checks what is written to the command's standard input.
+async fn check_input(home: &Home, input: &str) -> anyhow::Result<Ran> {
+    home.write("input", input)?;
+    let mut command = home.command("check -")?;
+    command.stdin(std::fs::File::open(home.path("input"))?);
+    run(command).await
+}
+
+#[tokio::test]
+async fn check_reads_standard_input() -> anyhow::Result<()> {
+    let home = Home::new()?;
+    let good = check_input(&home, LIMITS).await?;
+    ensure!(good.code == Some(0) && good.out == "ok: 5 limits in 1 domain (shop)\n", "{good:?}");
+    let bad = check_input(&home, "domain: d\ndescriptors: [{ key: '' }]\n").await?;
+    ensure!(bad.code == Some(1) && bad.out.starts_with("stdin.yaml:2:22: `key`"), "{bad:?}");
+    let map = "<map><business id=\"b\" max=\"5\" interval=\"1h\"/></map>\n";
+    let map = check_input(&home, map).await?;
+    ensure!(map.code == Some(0) && map.out.starts_with("ok: 1 limit in 1 domain"), "{map:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn time_zones_and_statistics_are_named() -> anyhow::Result<()> {
+    let home = Home::new()?;
+    let limits = |zone: &str, by: &str| {
+        format!(
+            "domain: d\nstatistics: [{{ name: s, by: [{by}] }}]\ndescriptors:\n  - key: k\n    \
+             rate_limit: {{ unit: day, requests_per_unit: 5, timezone: {zone} }}\n"
+        )
+    };
+    home.write("old.yaml", &limits("Europe/Berlin", "k"))?;
+    home.write("new.yaml", &limits("America/New_York", "k, l"))?;
+    let diff = home.run("check --diff old.yaml new.yaml").await?;
+    let lines: Vec<&str> = diff.out.lines().collect();
+    ensure!(lines[0] == "~ d/k: time zone Europe/Berlin -> America/New_York", "{diff:?}");
+    ensure!(lines[2] == "~ statistic s: by k -> by k, l" && lines[4] == "2 changed", "{diff:?}");
+    let explained = home.run("explain --limits old.yaml k=1").await?;
+    let allows = "allows   5 per day, in Europe/Berlin, by fixed_window";
+    ensure!(explained.out.contains(allows), "{explained:?}");
+    let explained = home.run("explain --limits old.yaml --json k=1").await?.json()?;
+    ensure!(explained.to_string().contains("\"timezone\":\"Europe/Berlin\""), "{explained}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn check_lists_what_is_wrong_with_its_place() -> anyhow::Result<()> {
     let home = Home::new()?;
@@ -103,8 +147,16 @@ async fn check_lists_what_is_wrong_with_its_place() -> anyhow::Result<()> {
         "errors": [],
         "warnings": [],
         "domains": [{"name": "shop", "limits": 5, "rules": 6}],
+        "statistics": [],
     });
     ensure!(good.code == Some(0) && good.json()? == expected, "{good:?}");
+
+    let counted = "domain: d\nstatistics: [{name: users, by: [app], distinct: user}]\n";
+    home.write("counted.yaml", counted)?;
+    home.check("check counted.yaml", 0, "ok: 0 limits in 1 domain (d), 1 statistic\n").await?;
+    let counted = home.run("check counted.yaml --json").await?;
+    let expected = json!([{"name": "users", "domain": "d", "by": ["app"], "distinct": "user"}]);
+    ensure!(counted.json()?["statistics"] == expected, "{counted:?}");
 
     home.write("bad.yaml", "domain: d\ndescriptors:\n  - key: ''\n    rate_limt: {}\n")?;
     let bad = home.run("check bad.yaml").await?;

@@ -2,9 +2,11 @@
 
 mod cel;
 mod debits;
+mod envoy_gateway;
 mod fields;
 mod filter;
 mod filter_options;
+mod istio_sample;
 mod lease_faults;
 mod leases;
 mod machines;
@@ -14,6 +16,10 @@ mod replies;
 mod reports;
 mod requests;
 mod routes;
+mod statistics;
+mod statistics_fleet;
+mod tallies;
+mod top;
 mod translate;
 mod twin;
 mod values;

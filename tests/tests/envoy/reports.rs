@@ -100,7 +100,8 @@ descriptors:
   shadow_mode: true
   rate_limits:
   - {name: dark-hourly, unit: hour, requests: 1}
-  - {name: dark-daily, unit: day, requests: 1}
+  # No window, which would end with that of the hour in its last hour.
+  - {name: dark-yearly, unit: year, requests: 1, algorithm: token_bucket}
 ";
 
 #[tokio::test]
@@ -113,7 +114,8 @@ async fn the_access_log_says_which_limit_denied_and_which_only_would_have() -> a
         let reply = logged.send(client).await?;
         shadow.push(reply.header("x-shadow").map(str::to_owned));
     }
-    let would_deny = "dark-daily,dark-hourly";
+    // The longest wait comes first.
+    let would_deny = "dark-yearly,dark-hourly";
     ensure!(shadow[..5].iter().all(Option::is_none), "{shadow:?}");
     ensure!(shadow[5].as_deref() == Some(would_deny), "{shadow:?}");
     let lines = logged.lines(6).await?;

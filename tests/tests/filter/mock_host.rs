@@ -16,8 +16,7 @@ fn a_request_is_asked_about_and_goes_on_with_its_headers() {
     let mut host = started(&plugin());
     host.clear_calls();
     let (request, call) = asked(&mut host, &[(":path", b"/"), ("x-app", b"a"), ("x-user", b"u")]);
-    let target = grpc_service_of_cluster("tidegate").expect("a short name");
-    assert_eq!(call.cluster, target.as_bytes());
+    assert_eq!(call.cluster, grpc_service_of_cluster("tidegate"));
     assert_eq!((call.service.as_str(), call.method.as_str()), (RLS_SERVICE, RLS_METHOD));
     // Envoy only ends what no tick of the worker does.
     assert_eq!(call.timeout_ms, 35 + 2_000);
@@ -646,7 +645,7 @@ fn a_worker_that_is_configured_ticks_and_defines_its_stats_once() {
     assert_eq!(host.metric("tidegate.allowed_local"), Some(0));
     assert_eq!(host.metric("tidegate.breakers_open"), Some(0));
     let defined = host.calls()["proxy_define_metric"];
-    assert_eq!(defined, 30);
+    assert_eq!(defined, 31);
     assert!(host.start_another(plugin().to_string().as_bytes()).is_some());
     assert_eq!(host.calls()["proxy_define_metric"], defined, "Envoy keeps all that it defines");
     allow(&mut host, ON_TICK);

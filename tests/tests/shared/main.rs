@@ -2,6 +2,11 @@
 
 mod corpus;
 mod counting;
+mod engine;
 mod failures;
+mod kills;
+mod memcached;
+mod operators;
+mod per_second;
 mod scene;
 mod servers;

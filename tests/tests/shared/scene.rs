@@ -2,10 +2,10 @@
 
 use anyhow::Context;
 use tempfile::TempDir;
-use tidegate_tests::client;
 use tidegate_tests::rls::Rls;
 use tidegate_tests::service::Service;
 use tidegate_tests::shared_servers::{Redis, RedisOptions, RedisPrograms};
+use tidegate_tests::{client, wait};
 
 /// One limit of a hundred an hour for each value, one that a sidecar cannot hold, and one of three.
 pub(crate) const LIMITS: &str = "  - key: counted
@@ -60,4 +60,13 @@ pub(crate) async fn clients(sidecars: &[&Service], each: usize) -> anyhow::Resul
 pub(crate) async fn health(sidecar: &Service) -> anyhow::Result<(u16, String)> {
     let answer = client::get(sidecar.sidecar.http, "/healthcheck").await?;
     Ok((answer.status.into(), String::from_utf8(answer.body.into()).context("text")?))
+}
+
+/// Waits until the health check of a sidecar is degraded, with this in its text.
+pub(crate) async fn says(sidecar: &Service, text: &str) -> anyhow::Result<()> {
+    wait::until(text, wait::CHECK, async || {
+        let (status, found) = health(sidecar).await.ok()?;
+        (status == 200 && found.starts_with("degraded: ") && found.contains(text)).then_some(())
+    })
+    .await
 }

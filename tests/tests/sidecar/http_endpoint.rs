@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tidegate_tests::client::{Client, Reply, get, send};
 use tidegate_tests::process::Process;
 use tidegate_tests::rls::Rls;
-use tidegate_tests::shared_servers::{Redis, RedisOptions, RedisPrograms};
+use tidegate_tests::shared_servers::{Cluster, Redis, RedisOptions, RedisPrograms};
 use tidegate_tests::sidecar::{Sidecar, home};
 use tidegate_tests::{artifacts, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -207,9 +207,26 @@ async fn what_is_no_request_is_refused_with_a_reason() -> anyhow::Result<()> {
         "tidegate_http_requests_total{path=\"other\",status=\"404\"} 1",
         "tidegate_answers_total{code=\"ok\"} 1",
         "tidegate_answers_total{code=\"error\"} 14",
+        "tidegate_worker_restarts_total 0",
+        "tidegate_clock_steps_total{direction=\"back\"} 0",
+        "# TYPE tidegate_answer_seconds histogram",
+        "# TYPE process_cpu_seconds counter",
     ] {
         ensure!(metrics.lines().any(|found| found == line), "no {line:?} in\n{metrics}");
     }
+    let value = |name: &str| -> anyhow::Result<f64> {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        Ok(line.with_context(|| format!("no {name} in\n{metrics}"))?.parse()?)
+    };
+    let version = format!("tidegate_build_info{{version=\"{}\"", env!("CARGO_PKG_VERSION"));
+    ensure!(metrics.contains(&version), "{metrics}");
+    let answered = value("tidegate_answer_seconds_count{door=\"http\"}")?;
+    ensure!(answered == value("tidegate_answer_seconds_bucket{door=\"http\",le=\"+Inf\"}")?);
+    ensure!(answered >= 15.0 && value("tidegate_answer_seconds_sum{door=\"http\"}")? > 0.0);
+    // That of the page itself is one of them.
+    ensure!(value("tidegate_connections{door=\"http\"}")? >= 1.0);
+    ensure!(value("tidegate_connections_accepted_total{door=\"http\"}")? >= 1.0);
+    ensure!(value("process_open_fds")? >= 3.0 && value("process_cpu_seconds_total")? >= 0.0);
     Ok(())
 }
 
@@ -441,29 +458,46 @@ async fn redis_url_names_the_server_of_shared_counters() -> anyhow::Result<()> {
     let Some(programs) = RedisPrograms::find()? else { return Ok(()) };
     let dir = TempDir::new()?;
     let redis = Redis::start(&programs, dir.path(), RedisOptions::default()).await?;
-    let runtime = dir.path().join("runtime");
+    let url = redis.address();
+    let _process = counts_in(dir.path(), &[("REDIS_URL", &url)], &format!("redis://{url}")).await?;
+    let keys: u32 = redis.command(&["DBSIZE"]).await?.parse()?;
+    ensure!(keys > 1, "the seed and a counter: {keys}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn redis_type_names_a_cluster() -> anyhow::Result<()> {
+    let Some(programs) = RedisPrograms::find()? else { return Ok(()) };
+    let dir = TempDir::new()?;
+    let cluster = Cluster::start(&programs, dir.path(), &[], None).await?;
+    let url = cluster.addresses();
+    let set = [("REDIS_URL", url.as_str()), ("REDIS_TYPE", "CLUSTER")];
+    let _process = counts_in(dir.path(), &set, &format!("redis+cluster://{url}")).await?;
+    let mut keys = 0;
+    for node in &cluster.nodes[..3] {
+        keys += node.command(&["DBSIZE"]).await?.parse::<u32>()?;
+    }
+    ensure!(keys > 1, "the seed and a counter: {keys}");
+    Ok(())
+}
+
+/// A sidecar with these variables, which has decided a request over the servers of this URL.
+async fn counts_in(dir: &Path, more: &[(&str, &str)], url: &str) -> anyhow::Result<Process> {
+    let runtime = dir.join("runtime");
     std::fs::create_dir_all(runtime.join("config"))?;
     std::fs::write(runtime.join("config/limits.yaml"), LIMITS)?;
-    let socket = Sidecar::socket(dir.path()).display().to_string();
-    let (root, url) = (runtime.display().to_string(), redis.address());
-    let set = [
-        ("RUNTIME_ROOT", root.as_str()),
-        ("GRPC_UDS", &socket),
-        ("PORT", "0"),
-        ("REDIS_URL", &url),
-    ];
-    let process = serve(dir.path(), &set)?;
+    let socket = Sidecar::socket(dir).display().to_string();
+    let root = runtime.display().to_string();
+    let set = [("RUNTIME_ROOT", root.as_str()), ("GRPC_UDS", &socket), ("PORT", "0")];
+    let process = serve(dir, &[&set[..], more].concat())?;
     wait::until("a sidecar that is ready", wait::START, async || {
         process.log().contains("ready").then_some(())
     })
     .await?;
-    let used = format!("--authority redis://{url}");
+    let used = format!("--authority {url}");
     ensure!(process.log().contains(&used), "{used}: {}", process.log());
-    let rls = Rls::at(dir.path()).await?;
-    rls.ask(&[("client", "a")]).await?;
-    let keys: u32 = redis.command(&["DBSIZE"]).await?.parse()?;
-    ensure!(keys > 1, "the seed and a counter: {keys}");
-    Ok(())
+    Rls::at(dir).await?.ask(&[("client", "a")]).await?;
+    Ok(process)
 }
 
 #[tokio::test]

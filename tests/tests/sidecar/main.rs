@@ -1,6 +1,7 @@
 //! A sidecar process from outside: its endpoints, its signals, its workers, its files.
 
 mod clock;
+mod console;
 mod disks;
 mod frs_endpoint;
 mod grpc_js_client;
@@ -11,5 +12,9 @@ mod python_client;
 mod reload;
 mod rls_endpoint;
 mod scarce_memory;
+mod statistics;
 mod stopped_neighbour;
+mod top;
+mod traces;
 mod workers;
+mod xds;

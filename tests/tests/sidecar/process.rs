@@ -2,6 +2,7 @@
 
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempDir;
 use tidegate_tests::command::{Ran, run};
@@ -228,6 +229,12 @@ async fn draining_is_reported_and_a_second_signal_cuts_it_short() -> anyhow::Res
     sidecar.process.signal(Signal::TERM)?;
     ensure!(sidecar.process.wait().await?.success(), "{}", sidecar.process.log());
     held.abort();
+    let log = sidecar.process.log();
+    let line =
+        |text: &str| log.lines().find(|line| line.contains(text)).with_context(|| log.clone());
+    let start = line(r#""starting","version""#)?;
+    ensure!(start.contains(r#""limits":3"#) && start.contains("/data"), "{start}");
+    line(r#""stopped""#)?;
     Ok(())
 }
 
@@ -330,6 +337,22 @@ async fn what_cannot_be_served_is_an_error_that_says_why() -> anyhow::Result<()>
         ensure!(ended == Some(code) && said.contains(says), "{args:?}: {ended:?}: {said}");
     }
     ensure!(std::fs::read_to_string(&plain)? == "no socket", "the file was touched");
+    ensure!(!Path::new(&data).exists(), "a start that failed has made a data directory");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_unix_socket_has_the_permissions_that_are_asked_for() -> anyhow::Result<()> {
+    let (dir, limits) = home(LIMITS)?;
+    let flags = ["--socket-mode", "0606"];
+    let _sidecar = Sidecar::start_with(dir.path(), &limits, &flags).await?;
+    let mode = std::fs::metadata(Sidecar::socket(dir.path()))?.permissions().mode();
+    ensure!(mode & 0o777 == 0o606, "{mode:o}");
+    for wrong in ["0999", "01777", "rw"] {
+        let args = ["serve", "--limits", "l", "--data-dir", "d", "--socket-mode", wrong];
+        let (ended, said) = tidegate(&args).await?;
+        ensure!(ended == Some(2) && said.contains("octal digits"), "{wrong}: {said}");
+    }
     Ok(())
 }
 

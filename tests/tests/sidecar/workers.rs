@@ -531,9 +531,17 @@ async fn all_workers_read_the_limits_again_on_sighup() -> anyhow::Result<()> {
 async fn next_worker(sidecar: &Sidecar, victim: u32) -> anyhow::Result<u32> {
     wait::until("the next worker", wait::START, async || {
         let children = sidecar.process.children().ok()?;
-        children.into_iter().find(|&child| child != victim)
+        children.into_iter().find(|&child| child != victim && is_worker(child))
     })
     .await
+}
+
+/// Whether a child of the supervisor runs as a worker yet. The supervisor waits for its child to get as far, so a test
+/// that stops it sooner stops both.
+fn is_worker(child: u32) -> bool {
+    std::fs::read(format!("/proc/{child}/cmdline")).is_ok_and(|arguments| {
+        arguments.split(|&byte| byte == 0).any(|word| word == b"--as-worker")
+    })
 }
 
 /// One that was about to serve when all got the signal to read the limits did not get it, and without a watch kept

@@ -49,7 +49,7 @@ impl Tidegate {
 /// Narrow nodes alone, for this many keys.
 pub(crate) fn options(capacity: u32, eviction: Eviction) -> anyhow::Result<Options> {
     let narrow = Geometry::by_capacity(u64::from(capacity), LOAD)?;
-    Ok(Options { narrow, wide: None, eviction, memory_dir: None })
+    Ok(Options { narrow, wide: None, eviction, ..Options::default() })
 }
 
 /// Retries an update while it meets contention, as the peers wait without limit.

@@ -15,8 +15,13 @@ use tidegate_store::Hashed;
 
 /// Holdings with tokens ahead of requests: some 300 bytes each.
 pub(super) const KNOWN_MAX: usize = 65_536;
-/// The time that tokens ahead of requests should last.
+/// The time that tokens ahead of requests should last, in nanoseconds, if tokens are scarce.
 const AHEAD: u64 = 1_000_000_000;
+/// How many times longer they last where a limit has plenty.
+pub(super) const LONGER: u64 = 4;
+/// A holding that runs low this long after its refill has tokens for another 200 ms: a quarter of them is left, or an
+/// eighth, as the mark is a power of two.
+const STEADY_FOR: Nanos = Nanos::new(1_400_000_000);
 /// A rate is not measured over less: two requests in a moment are no rate.
 const MEASURED_MIN: u64 = 100_000_000;
 /// Tokens ahead grow by this factor from one refill to the next.
@@ -38,6 +43,8 @@ pub(super) struct Desk {
     pub(super) flights: usize,
     /// Counters that are known.
     pub(super) known: usize,
+    /// Holdings that run low and have tokens for a while. They are refilled together.
+    pub(super) low: Vec<Target>,
 }
 
 /// One counter.
@@ -62,6 +69,8 @@ pub(super) struct Known {
     pub(super) seen: u64,
     pub(super) added: u64,
     pub(super) due: Timestamp,
+    /// Whether the last refill took tokens for longer than a second, as there were plenty.
+    pub(super) has_plenty: bool,
 }
 
 impl Known {
@@ -74,7 +83,18 @@ impl Known {
             seen: 0,
             added: 0,
             due: Timestamp::from_nanos(u64::MAX),
+            has_plenty: false,
         }
+    }
+
+    /// How many seconds the tokens should last.
+    pub(super) fn seconds(&self) -> u64 {
+        if self.has_plenty { LONGER } else { 1 }
+    }
+
+    /// Whether the holding, which runs low, has tokens for a while.
+    pub(super) fn is_steady(&self, now: Timestamp) -> bool {
+        now.saturating_since(self.refilled_at) >= STEADY_FOR
     }
 
     /// The tokens for the next second, at the rate since the last refill. The holding still has `held`, and requests
@@ -185,7 +205,8 @@ impl Recent {
     pub(super) fn note(&self, counter: KeyHash, now: Timestamp) -> Option<Nanos> {
         let millis = (now.as_nanos() / 1_000_000) as u32;
         let tag = (counter.0 >> 96) as u32;
-        let first = (counter.0 as usize) % (SLOTS / WAYS) * WAYS;
+        // The lowest bits are the same for all limits of a descriptor.
+        let first = (counter.0 >> 64) as usize % (SLOTS / WAYS) * WAYS;
         let ways = self.slots.get(first..first + WAYS)?;
         let age = |word: u64| millis.wrapping_sub(word as u32);
         // Relaxed: a word is all there is to a slot, and two that take one at once lose a measurement.
@@ -198,11 +219,14 @@ impl Recent {
     }
 }
 
-/// How many sidecars refilled one counter at a time, at most, in this period of ten minutes or the one before.
+/// How many sidecars were registered at a time, or refilled one counter, at most, in this period of ten minutes or the one
+/// before. While the shared counters are away, nothing newer can be learned, so the number stays what it was.
 #[derive(Debug, Default)]
 pub(super) struct Sidecars {
     /// The number of the period (upper half), the most in it and the most in the one before (16 bits each).
     word: AtomicU64,
+    /// Since when the shared counters are away, in nanoseconds; 0 if they are not.
+    away_since: AtomicU64,
 }
 
 const SIDECARS_PERIOD: u64 = 600_000_000_000;
@@ -220,8 +244,32 @@ impl Sidecars {
         }
     }
 
-    /// None if no refill told it lately.
+    /// The number at `now` was remembered by an earlier process, which reached the shared counters then.
+    pub(super) fn remember(&self, sidecars: u32, now: Timestamp) {
+        self.note(sidecars, now);
+        self.not_reached(now);
+    }
+
+    /// The shared counters can be reached.
+    pub(super) fn reached(&self) {
+        // Relaxed, here and below: nothing depends on the order of words.
+        if self.away_since.load(Ordering::Relaxed) != 0 {
+            self.away_since.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// They cannot.
+    pub(super) fn not_reached(&self, now: Timestamp) {
+        let now = now.as_nanos();
+        let _ = self.away_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// None if nothing told it lately, or before the shared counters went away.
     pub(super) fn most(&self, now: Timestamp) -> Option<u32> {
+        let now = match self.away_since.load(Ordering::Relaxed) {
+            0 => now,
+            since => Timestamp::from_nanos(since).min(now),
+        };
         let (current, last) = Sidecars::at(self.word.load(Ordering::Relaxed), now);
         u32::try_from(current.max(last)).ok().filter(|most| *most > 0)
     }

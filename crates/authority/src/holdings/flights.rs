@@ -6,6 +6,7 @@
 //!
 //! A flight that ends in any way, even by a panic or the end of its runtime, answers all that wait for it.
 
+use super::desk::KNOWN_MAX;
 use super::refill::Refilled;
 use super::{Holdings, Target};
 use crate::counters::Undecided;
@@ -13,6 +14,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use tidegate_core::Timestamp;
 use tidegate_store::Hashed;
 
 /// A waiting request takes some 100 bytes here.
@@ -128,8 +130,26 @@ impl Holdings {
         Ok(Waiting { cohort, waker: None })
     }
 
-    /// Refills a holding that runs low, unless that is under way.
-    pub(super) fn refill_ahead(self: &Arc<Self>, target: Target) {
+    /// Has a holding that runs low refilled: soon, if it has tokens for a while, so that many refills go together.
+    pub(super) fn refill_low(self: &Arc<Self>, target: Target, now: Timestamp) {
+        let mut desk = self.desk();
+        let known = desk.counters.get(&self.key(&target)).and_then(|of| of.known.as_ref());
+        if known.is_some_and(|known| known.is_steady(now)) && desk.low.len() < KNOWN_MAX {
+            desk.low.push(target);
+            return;
+        }
+        drop(desk);
+        self.refill_ahead(target);
+    }
+
+    /// Refills the holdings that run low. To be called at least ten times a second.
+    pub(super) fn refill_all_low(self: &Arc<Self>) {
+        let low = std::mem::take(&mut self.desk().low);
+        low.into_iter().for_each(|target| self.refill_ahead(target));
+    }
+
+    /// Refills a holding, unless that is under way.
+    fn refill_ahead(self: &Arc<Self>, target: Target) {
         let key = self.key(&target);
         let mut desk = self.desk();
         let has_room = desk.flights < FLIGHTS_MAX;

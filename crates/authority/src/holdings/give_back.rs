@@ -12,7 +12,7 @@ use crate::counters::Undecided;
 use crate::plan::{EXPIRY_SLACK, Ends, Plan};
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use tidegate_core::{Charge, GivenBack, Hits, Nanos, Quota, Timestamp, decide};
 use tidegate_store::{Entries, Hashed};
 
@@ -20,16 +20,19 @@ use tidegate_store::{Entries, Hashed};
 const LOOKED_AT: usize = 4_096;
 /// Updates under way while the process leaves.
 const AT_ONCE: usize = 256;
-/// Tokens are kept for what this time takes by the rate of late.
-const KEPT_FOR: Nanos = Nanos::from_secs(2);
+/// Tokens are kept for what this many times the time takes that they should last, by the rate of late.
+const KEPT_TIMES: u64 = 2;
 /// Less than one in this many tokens is not worth an update.
 const WORTHWHILE: u64 = 4;
 
 impl Authority {
-    /// Gives back what is not used. To be called a few times a second; returns when to call it at once again.
+    /// Refills holdings that run low, and gives back what is not used. To be called ten times a second; returns when to
+    /// call it at once again.
     pub fn tend_holdings(&self) -> bool {
         let Some(holdings) = &self.holdings else { return false };
         let Some(now) = holdings.now() else { return false };
+        holdings.register(now);
+        holdings.refill_all_low();
         let due = holdings.desk().take_due(now, LOOKED_AT);
         let is_more = due.len() == LOOKED_AT;
         for (key, known) in due {
@@ -61,6 +64,20 @@ impl Authority {
                 if left.is_empty() { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
+        }
+    }
+
+    /// How many sidecars shared the counters lately, for [`Failure::Local`](super::Failure::Local). None if that is
+    /// unknown.
+    pub fn sidecars_seen(&self) -> Option<u32> {
+        let holdings = self.holdings.as_ref()?;
+        holdings.sidecars.most(holdings.now()?)
+    }
+
+    /// So many did at a time that an earlier process remembers.
+    pub fn remember_sidecars(&self, sidecars: u32, at: Timestamp) {
+        if let Some(holdings) = &self.holdings {
+            holdings.sidecars.remember(sidecars, at);
         }
     }
 
@@ -96,7 +113,8 @@ impl Holdings {
         let time = now.saturating_since(known.seen_at);
         let keep = |(tokens, end): (u64, Timestamp)| {
             let used = before.saturating_sub(tokens);
-            let time_left = end.saturating_since(now).as_nanos().min(KEPT_FOR.as_nanos());
+            let kept_for = Nanos::from_secs(KEPT_TIMES * known.seconds());
+            let time_left = end.saturating_since(now).min(kept_for).as_nanos();
             let rate = u128::from(per_second(used, time));
             let keep = u64::try_from(rate * u128::from(time_left) / 1_000_000_000);
             let keep = keep.unwrap_or(u64::MAX);
@@ -125,7 +143,7 @@ impl Holdings {
     }
 
     /// Takes out all but the tokens that `keep` says, if it says any. Returns the tokens that stay and their end.
-    async fn take_out(
+    pub(super) async fn take_out(
         &self,
         target: &Target,
         key: Hashed,
@@ -155,12 +173,17 @@ impl Holdings {
     }
 
     pub(super) fn give_back(self: &Arc<Self>, target: Target, back: GivenBack) {
-        if back.tokens + back.older > 0 {
-            (self.shared.spawn)(self.give_back_task(target, back));
+        if back.tokens + back.older == 0 {
+            return;
+        }
+        let mut task = self.give_back_task(target, back);
+        // Begun here, and not when the task first runs: a refill that comes next finds the tokens where they are now.
+        if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            (self.shared.spawn)(task);
         }
     }
 
-    fn give_back_task(self: &Arc<Self>, target: Target, back: GivenBack) -> Task {
+    pub(super) fn give_back_task(self: &Arc<Self>, target: Target, back: GivenBack) -> Task {
         let holdings = self.clone();
         Box::pin(async move {
             let given = holdings.refund(&target, &back).await;

@@ -4,11 +4,11 @@
 //! rate of late, at most a share of what is left, as leases of proxies are sized. If a request does not fit, the
 //! holding keeps a denial for so many hits: until they can fit, but briefly while other sidecars may give tokens back.
 
-use super::desk::{BEFORE_END, KNOWN_MAX, UNUSED_FOR, per_second};
+use super::desk::{BEFORE_END, KNOWN_MAX, Known, LONGER, UNUSED_FOR, per_second};
 use super::flights::Need;
 use super::{Holdings, Target, never_reached};
 use crate::counters::Undecided;
-use crate::leases::{CounterUsers, Proxy, users_key};
+use crate::leases::{CounterUsers, users_key};
 use crate::plan::{EXPIRY_SLACK, Ends, Plan, Words};
 use std::sync::Arc;
 use tidegate_core::{
@@ -18,16 +18,20 @@ use tidegate_core::{
 use tidegate_store::Entries;
 use tidegate_store::Hashed;
 
-/// Sidecars that refilled in this period or the one before are active.
-const USERS_PERIOD: Nanos = Nanos::from_secs(2);
+/// Sidecars that refilled in this period or the one before are active. Those with traffic refill at least once in
+/// [`LONGER`] seconds.
+const USERS_PERIOD: Nanos = Nanos::from_secs(LONGER);
 /// The longest time that a denial is kept: a limit may be raised, or a counter erased.
 const DENIAL_MAX: Nanos = Nanos::from_secs(5);
-/// The same while other sidecars may give tokens back.
+/// The same while other sidecars may give tokens back, or that is not known.
 const DENIAL_MAX_WHILE_HELD: Nanos = Nanos::new(200_000_000);
 /// A counter that recovers all the time is asked again after a time, and not for each hit.
 const PAUSE_MAX: Nanos = Nanos::new(20_000_000);
 /// Of limits with less nothing is held ahead, so nobody gives anything back (as in `lease_tokens`).
 const CAPACITY_MIN: u32 = 10;
+/// Tokens for longer than a second are at most one in this many of a sidecar's even share of what is left. Then all
+/// sidecars together hold less than a sixtieth of it, and it lasts for minutes at their rate.
+const PLENTY: u64 = 64;
 /// Tokens that proxies want ahead times this are held for them: each gets a share of a holding.
 const PER_WANTED: u64 = 4;
 
@@ -44,8 +48,12 @@ struct Wish<'n> {
     /// The tokens that are still held.
     held: u64,
     owed: u64,
-    /// The tokens that should be held ahead of requests.
+    /// The tokens that should be held ahead of requests, for each second.
     ahead: u64,
+    /// How many seconds those of the last refill were for.
+    seconds: u64,
+    /// How many seconds they may be for now.
+    seconds_max: u64,
     now: Timestamp,
 }
 
@@ -62,16 +70,18 @@ impl Holdings {
             return Err(error);
         };
         let wish = self.wish(target, key, needs, now).await?;
-        if needs.is_empty() && wish.owed == 0 && wish.ahead <= wish.held {
+        let lasting = wish.ahead.saturating_mul(wish.seconds);
+        if needs.is_empty() && wish.owed == 0 && lasting <= wish.held {
             return Ok(Refilled { held: wish.held });
         }
+        self.register(now);
         let taken = self.take(target, &wish).await;
         self.note(taken.as_ref().map(|_| ()));
         let refill = taken?;
         match self.put(target, key, &refill).await {
             Ok(held) => {
                 self.observer.refilled(refill.tokens);
-                self.remember(target, key, &refill, held, now);
+                self.remember(target, key, &refill, (held, wish.ahead), now);
                 Ok(Refilled { held })
             }
             Err(error) => {
@@ -116,7 +126,10 @@ impl Holdings {
             true => by_rate.max(wanted.saturating_mul(PER_WANTED)),
             false => 0,
         };
-        Ok(Wish { needs, held, owed, ahead, now })
+        let seconds = known.map_or(1, Known::seconds);
+        // The first tokens ahead are few: nothing is known but the time between two requests.
+        let seconds_max = if known.is_some() { LONGER } else { 1 };
+        Ok(Wish { needs, held, owed, ahead, seconds, seconds_max, now })
     }
 
     /// Takes tokens from the shared counter.
@@ -126,18 +139,23 @@ impl Holdings {
         let seed = counters.seed();
         let mut plan = Plan::of_counter(target.hash, of, seed, now);
         let may_be_held = of.capacity() >= CAPACITY_MIN;
+        // Without tokens ahead the number of users has no effect, so a key in rare use costs one state less.
+        let counts_users = may_be_held && wish.ahead > 0;
         let users_index = plan.keys.len();
-        if may_be_held {
+        if counts_users {
             plan.keys.push(users_key(seed, target.hash));
         }
-        let proxy = Proxy::new(self.shared.sidecar);
+        let sidecar = self.register.sidecar();
         let (mut refill, mut sidecars) = (None, 1);
         let mut update = |entries: &mut Entries<'_>| {
-            let mut users = may_be_held
-                .then(|| CounterUsers::read(&entries.get(users_index), proxy, USERS_PERIOD, now));
+            let mut users = counts_users
+                .then(|| CounterUsers::read(&entries.get(users_index), sidecar, USERS_PERIOD, now));
             let active = users.map_or(1, |users| users.active());
             sidecars = active;
-            let is_held = users.is_some_and(|users| users.held_until() > now);
+            let is_held = match users {
+                Some(users) => users.held_until() > now,
+                None => may_be_held,
+            };
             let mut words = plan.read(entries);
             let (taken, keep_until) = wish.take(held, of, &mut words, active, is_held);
             let mut keep = Ends::new();
@@ -172,8 +190,15 @@ impl Holdings {
         Ok(tokens)
     }
 
-    /// Notes a refill that brought tokens ahead.
-    fn remember(&self, target: &Target, key: Hashed, refill: &Refill, held: u64, now: Timestamp) {
+    /// Notes a refill that brought tokens ahead. The holding has now `held` tokens, and a second takes `ahead`.
+    fn remember(
+        &self,
+        target: &Target,
+        key: Hashed,
+        refill: &Refill,
+        (held, ahead): (u64, u64),
+        now: Timestamp,
+    ) {
         let mut desk = self.desk();
         let is_known = desk.counters.get(&key).is_some_and(|of| of.known.is_some());
         if refill.ahead == 0 && !is_known {
@@ -182,6 +207,7 @@ impl Holdings {
         let Some(known) = desk.known(key, target, now) else { return };
         (known.refilled_at, known.tokens) = (now, held);
         known.added = known.added.saturating_add(refill.tokens);
+        known.has_plenty = held > ahead.saturating_mul(2);
         let due = next_look(refill.end, now);
         desk.look_at(key, due);
     }
@@ -222,7 +248,10 @@ impl Wish<'_> {
         let (fitting, unfit) = self.fitting(left.saturating_add(self.held));
         let needed = fitting.saturating_sub(self.held);
         let end = held.end(of.spendable_until(words, now), now);
-        let demand = Demand { waiting: needed, wanted: self.ahead_until(end, fitting) };
+        let scarce = self.ahead_until(end, fitting, 1);
+        let plenty = left.saturating_sub(needed) / (PLENTY * u64::from(active.max(1)));
+        let wanted = scarce.max(self.ahead_until(end, fitting, self.seconds_max).min(plenty));
+        let demand = Demand { waiting: needed, wanted };
         let tokens = lease_tokens(left, of.capacity(), active, demand);
         let (mut end, ahead) = (end, u64::from(tokens).saturating_sub(needed));
         if tokens > 0 {
@@ -270,11 +299,11 @@ impl Wish<'_> {
         (fitting + elsewhere.min(room - fitting), unfit)
     }
 
-    /// The tokens to take ahead of requests: those wanted, less those that are left over. A window that ends soon needs
-    /// fewer.
-    fn ahead_until(&self, end: Timestamp, fitting: u64) -> u64 {
-        let time_left = end.saturating_since(self.now).as_nanos().min(1_000_000_000);
-        let ahead = u128::from(self.ahead) * u128::from(time_left) / 1_000_000_000;
+    /// The tokens to take ahead of requests for some seconds: those wanted, less those that are left over. A window that
+    /// ends soon needs fewer.
+    fn ahead_until(&self, end: Timestamp, fitting: u64, seconds: u64) -> u64 {
+        let time_left = end.saturating_since(self.now).min(Nanos::from_secs(seconds));
+        let ahead = u128::from(self.ahead) * u128::from(time_left.as_nanos()) / 1_000_000_000;
         let ahead = u64::try_from(ahead).unwrap_or(u64::MAX);
         ahead.saturating_sub(self.held.saturating_sub(fitting))
     }

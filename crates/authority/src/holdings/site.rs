@@ -7,10 +7,10 @@ use super::round::target;
 use super::{HeldQuotas, Holdings};
 use crate::applied::{Applied, MatchedLimits};
 use crate::authority::Authority;
-use crate::counters::Counters;
+use crate::counters::{Counters, Reach};
 use crate::in_force::LimitsInForce;
 use crate::modes::Modes;
-use crate::plan::{HeldPlan, Plan};
+use crate::plan::{Hashing, HeldPlan, Plan};
 use std::sync::Arc;
 use tidegate_core::{DeniedHits, Direction, Request, Timestamp};
 
@@ -86,6 +86,7 @@ impl<'a> Site<'a> {
         }
     }
 
+    #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self.kind, Kind::Shared(_))
     }
@@ -108,15 +109,31 @@ impl<'a> Site<'a> {
         modes: Modes,
         now: Timestamp,
     ) -> Plan<'a> {
-        let seed = self.counters.seed();
+        let hashing = self.hashing();
         match self.kind {
-            Kind::Local | Kind::Shared(_) => Plan::of(applied, request, modes, seed, now),
-            Kind::Holdings(holdings, quotas) => {
-                let held = HeldPlan { quotas, local_seed: seed };
-                let seed = holdings.shared.counters.seed();
-                Plan::over(applied, request, modes, seed, Some(held), now)
+            Kind::Local | Kind::Shared(_) => Plan::of(applied, request, modes, hashing, now),
+            Kind::Holdings(_, quotas) => {
+                let held = HeldPlan { quotas, local_seed: self.counters.seed() };
+                Plan::over(applied, request, modes, hashing, Some(held), now)
             }
         }
+    }
+
+    /// How the keys of true counters are made.
+    #[inline]
+    pub(crate) fn hashing(&self) -> Hashing {
+        match self.holdings() {
+            None => Hashing::undivided(self.counters.seed()),
+            Some(holdings) => Hashing::of(&*holdings.shared.counters),
+        }
+    }
+
+    /// Whether no single update reaches all counters of a plan.
+    #[inline]
+    pub(crate) fn is_apart(&self, plan: &Plan<'_>) -> bool {
+        self.is_shared()
+            && self.counters.reach() != Reach::All
+            && plan.has_places(self.counters.reach())
     }
 }
 
@@ -124,11 +141,11 @@ impl<'a> Site<'a> {
 fn is_direct(matched: &MatchedLimits<'_>, request: &Request) -> bool {
     let mut each = matched.each.iter().zip(&request.descriptors);
     each.any(|(applied, descriptor)| match applied {
-        Applied::Nothing | Applied::Unlimited(_) => false,
         Applied::Override(_) => true,
         Applied::Rule { .. } if descriptor.direction == Direction::Refund => true,
         Applied::Rule { limits, .. } => {
             limits.iter().any(|limit| limit.denied == DeniedHits::Count)
         }
+        _ => false,
     })
 }

@@ -1,5 +1,7 @@
 //! Sidecars that share counters, in a world of virtual time.
 
+mod apart;
+mod at_once;
 mod bounds;
 mod failures;
 mod leases;

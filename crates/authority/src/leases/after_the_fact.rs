@@ -17,13 +17,14 @@ use super::update::{Run, Verdicts};
 use crate::answer::Decided;
 use crate::applied::{MatchedLimits, Replaced, match_streams};
 use crate::authority::Authority;
-use crate::counters::Undecided;
-use crate::holdings::{Round, Takes};
+use crate::counters::{Answers, Patience, Undecided};
+use crate::holdings::{Round, Site, Takes};
 use crate::in_force::LimitsInForce;
-use crate::plan::DECISIONS;
+use crate::outcome::Passing;
+use crate::plan::{DECISIONS, Plan};
 use smallvec::SmallVec;
 use tidegate_core::{
-    Answer, Charge, DebitRequest, Hits, LeaseRequest, LimitCheck, Nanos, Request, Status,
+    Answer, Charge, DebitRequest, Decision, Hits, LeaseRequest, LimitCheck, Nanos, Request, Status,
     Timestamp, Verdict, charge_each,
 };
 
@@ -80,6 +81,17 @@ struct Call<'a> {
     limits: &'a LimitsInForce,
     debit: &'a DebitRequest,
     lease: Option<&'a LeaseRequest>,
+    patience: Patience,
+    now: Timestamp,
+}
+
+/// An update of debits, after its commit.
+struct Made<'a, 'p> {
+    plan: Plan<'p>,
+    leasing: Option<Leasing<'a>>,
+    granted: Granted,
+    counted: Counted,
+    verdict: Verdict,
     now: Timestamp,
 }
 
@@ -92,15 +104,28 @@ impl Authority {
         lease: Option<&LeaseRequest>,
         now: Timestamp,
     ) -> Result<Answer, Undecided> {
+        self.debit_within(Patience::Waits, request, debit, lease, now).await
+    }
+
+    pub(crate) async fn debit_within(
+        &self,
+        patience: Patience,
+        request: &Request,
+        debit: &DebitRequest,
+        lease: Option<&LeaseRequest>,
+        now: Timestamp,
+    ) -> Result<Answer, Undecided> {
         let limits = self.limits.load();
         let matched = match_streams(&limits.rules, request, &debit.streams);
-        if matched.without_domain > 0 {
-            self.observer.domain_not_found(matched.without_domain);
-        }
-        let call = Call { limits: &limits, debit, lease, now };
+        self.check_domain(&limits, request, &matched)?;
+        let call = Call { limits: &limits, debit, lease, patience, now };
         match self.count(&call, request, &matched, Part::All).await {
             Ok(Some(answer)) => return Ok(answer),
             Ok(None) => {}
+            // Some would be counted before others have to wait.
+            Err(_) if patience == Patience::AtOnce && self.answers() == Answers::Later => {
+                return Err(Undecided::WouldWait);
+            }
             // Descriptors with counters in many parts are too many keys together, but not one by one.
             Err(error) if error.is_too_large() && request.descriptors.len() > 1 => {}
             Err(error) => return Err(error),
@@ -149,7 +174,7 @@ impl Authority {
         }
     }
 
-    /// Counts a part of a call by one update; none if some of it was counted before.
+    /// Counts a part of a call by one update; none if some of it was counted before, or if no update reaches all of it.
     async fn count(
         &self,
         call: &Call<'_>,
@@ -157,25 +182,24 @@ impl Authority {
         matched: &MatchedLimits<'_>,
         part: Part,
     ) -> Result<Option<Answer>, Undecided> {
-        let &Call { limits, debit, lease, now } = call;
+        let &Call { limits, debit, patience, now, .. } = call;
         let site = self.site(limits, matched, request);
-        let mut round = Round::new(&site, Takes::Each, now);
+        let mut round = Round::new(&site, Takes::Each, patience, now)?;
         let (now, seed) = (round.now, site.counters.seed());
         let mut plan = site.plan(&matched.each, request, self.modes, now);
         let has_room = self.debit_room.left(now) > 0;
         let key = plan.keys.len();
         let sequence = Sequence { debit, descriptors: part, key, has_room };
-        plan.keys.push(debits_key(seed, debit.sequence));
-        let ttl = lease.and_then(|lease| self.modes.lease_ttl_for(lease));
-        let ttl = ttl.filter(|_| !site.is_shared());
-        let mut leasing = ttl.zip(lease).map(|(ttl, lease)| {
-            let mut leasing = Leasing::new(lease, ttl, seed, &plan);
-            if matched.replaced == Replaced::Nothing {
-                let room = self.lease_room.left(now);
-                leasing.offer(&mut plan, request, matched, room, &limits.denials);
+        let mut record = debits_key(seed, debit.sequence);
+        if site.is_shared() {
+            if site.is_apart(&plan) {
+                return Ok(None);
             }
-            leasing
-        });
+            // One update has to reach it, too.
+            record = plan.beside(record);
+        }
+        plan.keys.push(record);
+        let mut leasing = self.debit_leasing(call, request, matched, &site, &mut plan);
         let mut granted = Granted::nothing(request);
         let mut record_changes = SmallVec::<[RoomChange; 2]>::new();
         let (mut counted, mut decisions) = (Counted::Now, DECISIONS.take());
@@ -188,31 +212,69 @@ impl Authority {
         let (grants, made) = ((&mut leasing, &mut granted), &mut decisions);
         let at = (&site, &mut round);
         let verdict = self.update_leasing(at, &mut plan, grants, made, charge).await?;
-        let now = round.now;
-        let decided = Decided::new(limits, request, matched, decisions.all(), now);
-        let answer = match counted {
+        if counted != Counted::Now {
+            // Tokens that were refilled for these debits are left over.
+            site.watch(&plan);
+        }
+        let made = Made { plan, leasing, granted, counted, verdict, now: round.now };
+        if counted == Counted::Now {
+            self.lease_room.apply(&made.granted.room_changes);
+            self.debit_room.apply(&record_changes);
+        }
+        let answer = self.answer_debit(call, request, matched, made, decisions.all());
+        DECISIONS.set(decisions);
+        Ok(answer)
+    }
+
+    /// The leases that an update of debits may grant, if its client asks for any.
+    fn debit_leasing<'a>(
+        &self,
+        call: &Call<'a>,
+        request: &Request,
+        matched: &MatchedLimits<'_>,
+        site: &Site<'_>,
+        plan: &mut Plan<'_>,
+    ) -> Option<Leasing<'a>> {
+        let lease = call.lease.filter(|_| !site.is_shared())?;
+        let ttl = self.modes.lease_ttl_for(lease)?;
+        let mut leasing = Leasing::new(lease, ttl, site.counters.seed(), plan);
+        if matched.replaced == Replaced::Nothing {
+            let room = self.lease_room.left(site.now(call.now));
+            leasing.offer(plan, request, matched, room, &call.limits.denials);
+        }
+        Some(leasing)
+    }
+
+    /// The answer to debits; none if only some of them were counted before. Reports those that were counted now.
+    fn answer_debit(
+        &self,
+        call: &Call<'_>,
+        request: &Request,
+        matched: &MatchedLimits<'_>,
+        made: Made<'_, '_>,
+        decisions: &[Decision],
+    ) -> Option<Answer> {
+        let Made { mut plan, leasing, mut granted, counted, verdict, now } = made;
+        let decided = Decided::new(call.limits, request, matched, decisions, now);
+        match counted {
             Counted::InPart => None,
             Counted::Before => {
                 Some(Answer { verdict, statuses: decided.statuses(), metadata: None })
             }
             Counted::Now => {
-                self.lease_room.apply(&granted.room_changes);
-                self.debit_room.apply(&record_changes);
                 if let Some(leasing) = &leasing
                     && matched.replaced == Replaced::Nothing
                 {
                     leasing.lease_unlimited(request, matched, now, &mut granted);
                 }
-                let mut answer = self.answer(&decided, &mut plan, verdict);
-                if lease.is_some() {
+                let mut answer = self.answer(&decided, &mut plan, verdict, Passing::Each);
+                if call.lease.is_some() {
                     decided.add_details(&mut answer.statuses, self.modes);
                 }
                 granted.add_to(&mut answer, &plan, &decided);
                 Some(answer)
             }
-        };
-        DECISIONS.set(decisions);
-        Ok(answer)
+        }
     }
 }
 

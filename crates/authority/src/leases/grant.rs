@@ -15,8 +15,9 @@ use super::update::{Run, Verdicts};
 use crate::answer::Decided;
 use crate::applied::{Applied, MatchedLimits, Replaced};
 use crate::authority::Authority;
-use crate::counters::Undecided;
+use crate::counters::{Patience, Undecided};
 use crate::holdings::{Round, Takes};
+use crate::outcome::Passing;
 use crate::plan::{DECISIONS, EXPIRY_SLACK, Ends, Plan, Words};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -82,11 +83,21 @@ impl Authority {
         ask: &LeaseRequest,
         now: Timestamp,
     ) -> Result<Answer, Undecided> {
+        self.decide_leasing_within(Patience::Waits, request, ask, now).await
+    }
+
+    pub(crate) async fn decide_leasing_within(
+        &self,
+        patience: Patience,
+        request: &Request,
+        ask: &LeaseRequest,
+        now: Timestamp,
+    ) -> Result<Answer, Undecided> {
         let ttl = self.modes.lease_ttl_for(ask);
         let (limits, seed) = (self.limits.load(), self.counters.seed());
-        let matched = self.matched(&limits, request);
+        let matched = self.matched(&limits, request)?;
         let site = self.site(&limits, &matched, request);
-        let mut round = Round::new(&site, Takes::Together, now);
+        let mut round = Round::new(&site, Takes::Together, patience, now)?;
         let mut plan = site.plan(&matched.each, request, self.modes, round.now);
         let mut leasing = Leasing::new(ask, ttl.unwrap_or(Nanos::ZERO), seed, &plan);
         let mut granted = Granted::nothing(request);
@@ -102,7 +113,10 @@ impl Authority {
         };
         let (grants, made) = ((&mut leasing, &mut granted), &mut decisions);
         let at = (&site, &mut round);
-        let verdict = self.update_leasing(at, &mut plan, grants, made, decide).await?;
+        let verdict = match site.is_apart(&plan) {
+            true => self.decide_apart(at, &plan, made).await?,
+            false => self.update_leasing(at, &mut plan, grants, made, decide).await?,
+        };
         let now = round.now;
         self.lease_room.apply(&granted.room_changes);
         if verdict == Verdict::Allow
@@ -112,7 +126,8 @@ impl Authority {
             leasing.lease_unlimited(request, &matched, now, &mut granted);
         }
         let decided = Decided::new(&limits, request, &matched, decisions.all(), now);
-        let mut answer = self.answer(&decided, &mut plan, verdict);
+        let passing = Passing::Together(verdict);
+        let mut answer = self.answer(&decided, &mut plan, verdict, passing);
         decided.add_details(&mut answer.statuses, self.modes);
         granted.add_to(&mut answer, &plan, &decided);
         DECISIONS.set(decisions);
@@ -389,9 +404,8 @@ impl<'a> Leasing<'a> {
             matched.each.iter().zip(&request.descriptors).enumerate()
         {
             let is_free = match applied {
-                Applied::Nothing => true,
                 Applied::Unlimited(rule) => rule.replaces().next().is_none(),
-                Applied::Rule { .. } | Applied::Override(_) => false,
+                applied => applied.is_nothing(),
             };
             if is_free && is_plain(descriptor) {
                 let (id, tokens) = (Lease::NO_ID, Lease::UNLIMITED);

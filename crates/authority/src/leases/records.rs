@@ -1,4 +1,5 @@
-//! Leases in the store: a record of each lease, the users of each counter, and the last debit of each sequence.
+//! Leases in the store: a record of each lease, the users of each counter, and the last debit or report of each
+//! sequence.
 //!
 //! All are narrow nodes of four words, which expire like counters. No rule leads to their keys: the key of a
 //! record is the hash of the lease's id or of the sequence, and the users of a counter are a further part of it.
@@ -21,6 +22,7 @@ use tidegate_wire::DESCRIPTORS_MAX;
 const USERS: u64 = 3 << 62;
 const RECORD: u64 = USERS | 1;
 const DEBITS: u64 = USERS | 2;
+const REPORTS: u64 = USERS | 3;
 
 /// The key of the record of lease `id`.
 pub(crate) fn record_key(seed: u64, id: u64) -> Hashed {
@@ -35,6 +37,11 @@ pub(crate) fn users_key(seed: u64, counter: KeyHash) -> Hashed {
 /// The key of the record of a sequence of debits.
 pub(crate) fn debits_key(seed: u64, sequence: u64) -> Hashed {
     Hashed::narrow(KeyHash(sequence.into()).part(seed, DEBITS).0)
+}
+
+/// The key of the record of a sequence of reports, which has the form of one of debits.
+pub(crate) fn reports_key(seed: u64, sequence: u64) -> Hashed {
+    Hashed::narrow(KeyHash(sequence.into()).part(seed, REPORTS).0)
 }
 
 /// A permutation of all numbers without visible order (the finalizer of splitmix64).
@@ -154,7 +161,7 @@ impl DescriptorSet {
     }
 }
 
-/// The last debit of a sequence.
+/// The last debit of a sequence, or the last report, which is always counted whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LastDebit {
     pub(crate) call: u64,
@@ -193,7 +200,7 @@ impl LastDebit {
     }
 }
 
-/// A proxy as one of 64 bits.
+/// A proxy, or a sidecar, as one of 64 bits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Proxy {
     bit: u64,
@@ -203,20 +210,27 @@ impl Proxy {
     pub(crate) fn new(id: u64) -> Proxy {
         Proxy { bit: 1 << (scattered(id) >> 58) }
     }
+
+    /// One of those that are numbered: the first 64 have different bits.
+    pub(crate) fn numbered(number: u32) -> Proxy {
+        Proxy { bit: 1 << (number % u64::BITS) }
+    }
 }
 
 /// The proxies that used a counter lately, and the end of their leases.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CounterUsers {
     words: [u64; 4],
+    /// Users without a bit.
+    further: u32,
 }
 
 impl CounterUsers {
-    /// The users in an entry, and `proxy`. Proxies are kept by periods of length `ttl`; proxies of this period
-    /// and the one before are active.
+    /// The users in an entry, and `proxy`, which may have no bit. Proxies are kept by periods of length `ttl`; proxies of
+    /// this period and the one before are active.
     pub(crate) fn read(
         entry: &EntryMut<'_>,
-        proxy: Proxy,
+        proxy: impl Into<Option<Proxy>>,
         ttl: Nanos,
         now: Timestamp,
     ) -> CounterUsers {
@@ -228,11 +242,12 @@ impl CounterUsers {
             Some(1) => (0, current),
             _ => (0, 0),
         };
-        CounterUsers { words: [present, current | proxy.bit, before, held] }
+        let (own, further) = proxy.into().map_or((0, 1), |proxy| (proxy.bit, 0));
+        CounterUsers { words: [present, current | own, before, held], further }
     }
 
     pub(crate) fn active(&self) -> u32 {
-        (self.words[1] | self.words[2]).count_ones()
+        (self.words[1] | self.words[2]).count_ones() + self.further
     }
 
     /// Notes a lease. A clock that is far ahead for a moment has no lasting effect.

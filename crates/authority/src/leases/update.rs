@@ -42,6 +42,7 @@ impl Authority {
         decisions: &mut Decisions,
         mut decide: impl FnMut(&mut Run<'_, 'p, '_>) -> (Verdict, Option<Verdicts>) + Send,
     ) -> Result<Verdict, Undecided> {
+        round.prepare(site, plan).await;
         let mut verdict = Verdict::Deny;
         loop {
             let now = round.now;

@@ -3,7 +3,7 @@
 use super::leases::{leasing, of_k, wants};
 use super::*;
 use tidegate_core::{Lease, LeaseRequest, LeaseReturn};
-use tidegate_wire::{RequestReader, encode_request, lease_request_metadata, returned_metadata};
+use tidegate_wire::{encode_request, lease_request_metadata, returned_metadata};
 
 const RULES: &str = "- {key: k, rate_limit: {unit: day, requests_per_unit: 100}}";
 
@@ -17,10 +17,10 @@ fn refund() -> Vec<Descriptor> {
     of_k().into_iter().map(|of| Descriptor { direction: Direction::Refund, ..of }).collect()
 }
 
-/// The answer to a message, once by `answer_call` and once by `answer_ask`, each on an authority of its own.
+/// The answer to a message, once as a server answers it and once by `answer_ask`, each on an authority of its own.
 fn answers(calls: &[(&Request, &Metadata)]) -> Vec<[Result<Answer, String>; 2]> {
     let (called, asked) = (leasing(RULES), leasing(RULES));
-    let (mut reader, now) = (RequestReader::default(), Timestamp::from_secs(START));
+    let now = Timestamp::from_secs(START);
     let mut answers = Vec::new();
     for (request, metadata) in calls {
         let value_of = |name: &'static str| {
@@ -28,13 +28,13 @@ fn answers(calls: &[(&Request, &Metadata)]) -> Vec<[Result<Answer, String>; 2]> 
             found.map(|(_, value)| value.as_bytes())
         };
         let message = encode_request(request);
-        let call = called.engine.answer_call(&mut reader, &message, value_of, || now);
+        let call = answer(&called.engine, &message, value_of, now);
         let call = call.map(|(read, answer)| {
-            assert_eq!(read, *request);
+            assert_eq!(read, **request);
             answer
         });
         let ask = Ask::read(request, value_of);
-        let ask = ask.map(|ask| wait(asked.engine.answer_ask(request, &ask, now)).unwrap());
+        let ask = ask.map(|ask| wait(asked.engine.answer_ask(request, &ask, None, now)).unwrap());
         answers.push([call, ask].map(|answer| answer.map_err(|error| error.to_string())));
     }
     answers
@@ -87,8 +87,8 @@ fn a_call_that_makes_no_sense_is_refused_and_takes_nothing() {
 #[test]
 fn a_message_that_cannot_be_read_is_refused() {
     let fixture = leasing(RULES);
-    let (mut reader, now) = (RequestReader::default(), Timestamp::from_secs(START));
-    let refused = fixture.engine.answer_call(&mut reader, &[0xff; 3], |_| None, || now);
+    let now = Timestamp::from_secs(START);
+    let refused = answer(&fixture.engine, &[0xff; 3], |_| None, now);
     assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
 }
 
@@ -99,7 +99,7 @@ fn what_the_counters_refuse_is_an_error_of_the_call() {
     let request = request(descriptors);
     let now = Timestamp::from_secs(START);
     let too_large = |asked: Result<Answer, Undecided>| asked.is_err_and(|why| why.is_too_large());
-    assert!(too_large(wait(fixture.engine.answer_ask(&request, &Ask::Decision, now))));
+    assert!(too_large(wait(fixture.engine.answer_ask(&request, &Ask::Decision, None, now))));
     assert!(too_large(wait(fixture.engine.decide_leasing(&request, &wants(1, 10, 0), now))));
     let back = LeaseReturn { call: 1, leases: vec![7] };
     let one = self::request(refund());

@@ -3,8 +3,8 @@
 use super::*;
 use prost::Message;
 use tidegate_limits::{Defaults, load};
+use tidegate_wire::response_to_wire;
 use tidegate_wire::testing::{Case, Step, Times, cases_in, limits_files};
-use tidegate_wire::{RequestReader, response_to_wire};
 
 /// The rules of the limits of a case, with the flags of `modes`.
 fn rules(limits: &str, modes: Modes) -> Rules {
@@ -36,7 +36,6 @@ fn holds(case: &Case) -> Result<(), String> {
     let counters = counters(dir.path());
     let first = rules(&case.limits, modes);
     let authority = Authority::new(counters, first, modes, Arc::new(())).expect("an authority");
-    let mut reader = RequestReader::default();
     let mut now = Timestamp::from_secs(START);
     for step in &case.steps {
         match step {
@@ -51,7 +50,7 @@ fn holds(case: &Case) -> Result<(), String> {
                     let found = metadata.iter().find(|(known, _)| *known == name);
                     found.map(|(_, value)| value.as_bytes())
                 };
-                let answered = authority.answer_call(&mut reader, &message, value_of, || now);
+                let answered = answer(&authority, &message, value_of, now);
                 let (_, answer) = answered.map_err(|error| ask.failed(&error.to_string()))?;
                 ask.check(&response_to_wire(&answer), Times::Compared)?;
             }

@@ -3,7 +3,7 @@
 use super::refusing::Refusing;
 use super::*;
 use crate::applied::match_limits;
-use crate::plan::Plan;
+use crate::plan::{Hashing, Plan};
 use tidegate_store::Entries;
 
 const RULES: &str = "
@@ -95,7 +95,7 @@ fn a_node_of_which_only_old_parts_are_left_existed() {
     let matched = match_limits(&limits.rules, &node()).each;
     let request = node();
     let seed = fixture.counters.seed();
-    let plan = Plan::of(&matched, &request, Modes::default(), seed, at(HOUR));
+    let plan = Plan::of(&matched, &request, Modes::default(), Hashing::undivided(seed), at(HOUR));
     let mut drop_root = |entries: &mut Entries<'_>| entries.get(0).state.fill(0);
     let root = [plan.keys[0]];
     wait(fixture.counters.update(&root, at(HOUR), &mut drop_root)).expect("dropped");

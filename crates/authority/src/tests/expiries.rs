@@ -3,7 +3,7 @@
 use super::leases::{leasing, of_k, wants};
 use super::*;
 use crate::applied::match_limits;
-use crate::plan::Plan;
+use crate::plan::{Hashing, Plan};
 use tidegate_core::LeaseReturn;
 use tidegate_store::Entries;
 
@@ -25,7 +25,7 @@ impl Fixture {
         let request = request(descriptors);
         let matched = match_limits(&limits.rules, &request);
         let (modes, seed) = (self.engine.modes, self.counters.seed());
-        Plan::of(&matched.each, &request, modes, seed, at(nanos)).keys.to_vec()
+        Plan::of(&matched.each, &request, modes, Hashing::undivided(seed), at(nanos)).keys.to_vec()
     }
 
     /// Which of these keys have a live state. Times must not go back from call to call.

@@ -4,7 +4,7 @@
 use super::leases::{leasing, of_k, wants};
 use super::*;
 use crate::applied::match_limits;
-use crate::plan::Plan;
+use crate::plan::{Hashing, Plan};
 use tidegate_core::Lease;
 
 const SECOND: u64 = 1_000_000_000;
@@ -118,7 +118,8 @@ fn limits_of_one_rule_never_share_a_counter() {
                 continue;
             };
             let matched = match_limits(&rules.rules, &request);
-            let plan = Plan::of(&matched.each, &request, Modes::default(), 1, now);
+            let plan =
+                Plan::of(&matched.each, &request, Modes::default(), Hashing::undivided(1), now);
             assert_eq!((plan.asks.len(), plan.counters.len()), (2, 2), "{limits}");
             loaded += 1;
         }

@@ -1,6 +1,7 @@
 //! Flags for counters that machines share.
 
 mod files;
+mod operators;
 mod roles;
 mod settings;
 pub(crate) mod url;
@@ -10,6 +11,8 @@ use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub(super) use files::contents;
+pub(crate) use operators::ServerOptions;
 pub(crate) use settings::Failure;
 
 /// The option of servers for limits per second.
@@ -92,6 +95,17 @@ pub(crate) struct AuthorityOptions {
         value_parser = clap::value_parser!(u32).range(1..=64)
     )]
     pub(crate) authority_connections: u32,
+
+    /// Replicas of Redis that must confirm a change before it counts as made, so that a failover does not forget
+    /// it. Without so many, commands fail
+    #[arg(
+        long,
+        value_name = "N",
+        env = "TIDEGATE_AUTHORITY_REPLICAS",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(0..=8)
+    )]
+    pub(crate) authority_replicas: u32,
 
     /// What becomes of requests while no server answers and no tokens are left here
     #[arg(long, value_name = "RULE", env = "TIDEGATE_AUTHORITY_FAILURE", default_value = "local")]

@@ -4,7 +4,7 @@ use super::times::{self, OrOff};
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
-use tidegate_servers::rls::{self, TlsFiles};
+use tidegate_servers::{TlsFiles, rls};
 
 /// gRPC connections.
 #[derive(Debug, Args)]

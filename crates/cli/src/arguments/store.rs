@@ -1,9 +1,13 @@
 //! The command line of `tidegate store`.
 
+use super::authority::ServerOptions;
+use super::sidecar::SidecarOptions;
+use super::statistics::database_at;
 use super::times;
 use clap::{Args, Subcommand, ValueEnum};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tidegate_statistics::database::Settings;
 use tidegate_store::Class;
 
 const KEYS_HELP: &str = "\
@@ -17,7 +21,9 @@ const GET_HELP: &str = "\
 Examples:
   tidegate store get data 5f0c1a7be2d94c03a1b2c3d4e5f60718
   tidegate store get data --limits limits.yaml client=203.0.113.9
-  tidegate store get data --limits limits.d --domain shop app=web user=17 --json";
+  tidegate store get data --limits limits.d --domain shop app=web user=17 --json
+  tidegate store get data 5f0c1a7be2d94c03a1b2c3d4e5f60718 --names limits.yaml
+  tidegate store get --authority redis://redis:6379 --limits limits.yaml client=203.0.113.9";
 
 const SET_HELP: &str = "\
 A running sidecar uses the new entry from its next request on. The meaning of the state words depends on
@@ -33,7 +39,8 @@ A running sidecar counts that key anew from its next request on.
 
 Examples:
   tidegate store erase data --limits limits.yaml client=203.0.113.9
-  tidegate store erase data 5f0c1a7be2d94c03a1b2c3d4e5f60718";
+  tidegate store erase data 5f0c1a7be2d94c03a1b2c3d4e5f60718
+  tidegate store erase --authority redis://redis:6379 --limits limits.yaml client=203.0.113.9";
 
 const SWEEP_HELP: &str = "\
 A system clock that has stepped ahead is not trusted for half an hour, here and in running sidecars:
@@ -54,13 +61,35 @@ Examples:
 
 const EXPORT_HELP: &str = "\
 Columns: key, class, expiry (seconds since 1970), state words. With --json, one object a line; state
-words are strings there, as many JSON parsers round 64-bit numbers.
+words are strings there, as many JSON parsers round 64-bit numbers. With --seed, the first line has the seed
+of the keys, which `import` needs; keep such a file as secret as the data directory. Servers of shared counters are
+read page by page, at most half of the time, and a key that changes meanwhile may come twice.
 
 Examples:
   tidegate store export data > counters.tsv
+  tidegate store export --seed --authority redis://redis:6379 > counters.tsv
   tidegate store export data --json | jq -r 'select(.class == \"wide\") | .key'";
 
-/// Inspect or edit a data directory, served or not.
+const IMPORT_HELP: &str = "\
+Needs what `tidegate store export --seed` has written: keys are hashes, so the place that they go to must have
+the seed that they were hashed with. An empty place gets that seed: servers without counters under the prefix, or a
+data directory that does not exist yet. Entries of keys that are there already stay, and are counted; --replace
+replaces them. Nothing is changed unless every line can be read.
+
+Stop the sidecars of both places first: what they hold or count meanwhile is not moved.
+
+Examples:
+  tidegate store export --seed data | tidegate store import --authority redis://redis:6379 -
+  tidegate store export --seed --authority redis://redis:6379 > counters.tsv
+  tidegate store import new-data counters.tsv";
+
+/// The two forms of a command, which names a data directory or servers.
+fn usage(command: &str, rest: &str) -> String {
+    let form = |place: &str| format!("tidegate store {command} [OPTIONS] {place} {rest}");
+    format!("{}\n       {}", form("<DIR>").trim_end(), form("--authority <URL>").trim_end())
+}
+
+/// Inspect or edit a data directory, served or not, or the counters that machines share.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
     /// Show geometry, use, busy regions, counts since the creation, and processes
@@ -71,14 +100,14 @@ pub(crate) enum StoreCommand {
     #[command(after_help = VERIFY_HELP)]
     Verify(CommonOptions),
     /// Show the entry of a key; exit 1 without one
-    #[command(after_help = format!("{KEYS_HELP}\n\n{GET_HELP}"))]
+    #[command(after_help = format!("{KEYS_HELP}\n\n{GET_HELP}"), override_usage = usage("get", "<KEY>..."))]
     Get(GetOptions),
     /// Create or replace the entry of a key
-    #[command(after_help = format!("{KEYS_HELP}\n\n{SET_HELP}"))]
+    #[command(after_help = format!("{KEYS_HELP}\n\n{SET_HELP}"), override_usage = usage("set", "<KEY>..."))]
     Set(SetOptions),
     /// Erase the entry of a key, if any; exit 0 in either case
-    #[command(after_help = format!("{KEYS_HELP}\n\n{ERASE_HELP}"))]
-    Erase(GetOptions),
+    #[command(after_help = format!("{KEYS_HELP}\n\n{ERASE_HELP}"), override_usage = usage("erase", "<KEY>..."))]
+    Erase(EraseOptions),
     /// Free the nodes of expired entries. Never needed: new keys reuse them
     #[command(after_help = SWEEP_HELP)]
     Sweep(SweepOptions),
@@ -86,8 +115,22 @@ pub(crate) enum StoreCommand {
     #[command(after_help = "Examples:\n  tidegate store reset data --yes")]
     Reset(ResetOptions),
     /// Write every live entry to standard output, one a line
-    #[command(after_help = EXPORT_HELP)]
+    #[command(after_help = EXPORT_HELP, override_usage = usage("export", ""))]
     Export(ExportOptions),
+    /// Add the entries of an export
+    #[command(after_help = IMPORT_HELP, override_usage = usage("import", "<FILE>"))]
+    Import(ImportOptions),
+}
+
+/// A data directory, or servers; and what follows it on the command line.
+#[derive(Debug, Args)]
+pub(crate) struct PlaceOptions {
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) servers: ServerOptions,
 }
 
 #[derive(Debug, Args)]
@@ -113,9 +156,10 @@ pub(crate) struct SweepOptions {
 
 #[derive(Debug, PartialEq, Eq, Args)]
 pub(crate) struct KeyOptions {
-    /// Key: 32 hex digits, u64:NUMBER or text:STRING; with --limits, KEY=VALUE for each entry
-    #[arg(value_name = "KEY", required = true)]
-    pub(crate) key: Vec<String>,
+    /// Data directory, as in `tidegate serve --data-dir`, unless --authority names servers; then the key: 32 hex digits,
+    /// u64:NUMBER or text:STRING; with --limits, KEY=VALUE for each entry
+    #[arg(value_names = ["DIR", "KEY"], required = true, num_args = 1..)]
+    words: Vec<String>,
 
     /// Limits file or directory, to find the counter of a descriptor
     #[arg(long, value_name = "PATH")]
@@ -130,24 +174,70 @@ pub(crate) struct KeyOptions {
     pub(crate) limit: Option<String>,
 }
 
+impl KeyOptions {
+    /// The key, and the data directory unless there are servers.
+    pub(crate) fn split(&self, servers: &ServerOptions) -> (Option<&Path>, &[String]) {
+        match (&servers.authority, self.words.split_first()) {
+            (None, Some((dir, key))) => (Some(Path::new(dir)), key),
+            _ => (None, &self.words),
+        }
+    }
+}
+
+/// Where names of keys are known.
+#[derive(Debug, Args)]
+pub(crate) struct NameOptions {
+    /// Tell the descriptors of keys by these limits, where a sidecar at --http knows them now, or the statistics
+    #[arg(long, value_name = "LIMITS")]
+    pub(crate) names: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) sidecar: SidecarOptions,
+
+    /// Database of statistics, unless it is that in the data directory
+    #[arg(long, value_name = "URL", env = "TIDEGATE_STATISTICS", hide_env_values = true)]
+    pub(crate) statistics: Option<String>,
+}
+
+impl NameOptions {
+    /// The database that is named, if one is.
+    pub(crate) fn database(&self) -> anyhow::Result<Option<Settings>> {
+        let url = self.statistics.as_deref().filter(|url| *url != "off");
+        url.map(database_at).transpose()
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct GetOptions {
     #[command(flatten)]
-    pub(crate) common: CommonOptions,
+    pub(crate) key: KeyOptions,
 
+    #[command(flatten)]
+    pub(crate) names: NameOptions,
+
+    /// Class of nodes to search [default: narrow, then wide]
+    #[arg(long, value_name = "CLASS", conflicts_with = "limits")]
+    pub(crate) class: Option<ClassName>,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceOptions,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EraseOptions {
     #[command(flatten)]
     pub(crate) key: KeyOptions,
 
     /// Class of nodes to search [default: narrow, then wide]
     #[arg(long, value_name = "CLASS", conflicts_with = "limits")]
     pub(crate) class: Option<ClassName>,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceOptions,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SetOptions {
-    #[command(flatten)]
-    pub(crate) common: CommonOptions,
-
     #[command(flatten)]
     pub(crate) key: KeyOptions,
 
@@ -167,6 +257,9 @@ pub(crate) struct SetOptions {
 
     #[command(flatten)]
     pub(crate) expiry: Expiry,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceOptions,
 }
 
 #[derive(Debug, Args)]
@@ -193,9 +286,13 @@ pub(crate) struct ResetOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportOptions {
-    /// Data directory, as in `tidegate serve --data-dir`
-    #[arg(value_name = "DIR")]
-    pub(crate) dir: PathBuf,
+    /// Data directory, as in `tidegate serve --data-dir`, unless --authority names servers
+    #[arg(value_name = "DIR", required_unless_present = "authority", conflicts_with = "authority")]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// Write the seed of the keys first, for `import`
+    #[arg(long)]
+    pub(crate) seed: bool,
 
     /// Print JSON, one object a line
     #[arg(long)]
@@ -204,6 +301,39 @@ pub(crate) struct ExportOptions {
     /// Include expired entries whose node is not reused yet
     #[arg(long)]
     pub(crate) expired: bool,
+
+    #[command(flatten)]
+    pub(crate) names: NameOptions,
+
+    #[command(flatten)]
+    pub(crate) servers: ServerOptions,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportOptions {
+    /// Data directory, which is created if it is missing, unless --authority names servers; then the file, or - for
+    /// standard input
+    #[arg(value_names = ["DIR", "FILE"], required = true, num_args = 1..=2)]
+    pub(crate) words: Vec<PathBuf>,
+
+    /// Replace the entries of keys that are there already
+    #[arg(long)]
+    pub(crate) replace: bool,
+
+    /// Counters that a new data directory has room for [default: 1048576]
+    #[arg(long, value_name = "N", conflicts_with = "authority")]
+    pub(crate) capacity: Option<u64>,
+
+    /// Shared memory (tmpfs) of a new data directory, as in `tidegate serve --memory-dir`
+    #[arg(long, value_name = "DIR", env = "TIDEGATE_MEMORY_DIR", default_value = "/dev/shm")]
+    pub(crate) memory_dir: PathBuf,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) servers: ServerOptions,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

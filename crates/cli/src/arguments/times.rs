@@ -30,6 +30,12 @@ pub(super) fn period(text: &str) -> Parsed<Duration> {
     within(text, any, "expected a time such as 500ms, 60s, 5m or 1d")
 }
 
+/// How often a view is refreshed.
+pub(super) fn refresh(text: &str) -> Parsed<Duration> {
+    let range = Duration::from_millis(200)..=Duration::from_secs(3_600);
+    within(text, range, "expected a time from 200ms to 1h, such as 1s or 5s")
+}
+
 /// An interval of snapshots.
 pub(super) fn sync_interval(text: &str) -> Parsed<OrOff> {
     let range = Duration::from_millis(10)..=Duration::MAX;

@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use tidegate_limits::Rules;
+use std::sync::Arc;
 use tidegate_limits::describe::count;
 use tidegate_limits::diff::{Change, ChangeKind, Changes, Snapshot, compare_rules};
 use tidegate_limits::usage_based;
 use tidegate_limits::{self as rules, Diagnostic, LoadErrors, Loaded, Pipes, Source, escaped};
+use tidegate_limits::{Rules, Statistic};
 
 pub(crate) fn run(options: &CheckOptions) -> ExitCode {
     let failure = if options.diff.is_empty() { 1 } else { EXIT_USAGE };
@@ -25,12 +26,15 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
             Ok(diff(options, old, new, out)?)
         }
         (Some(path), _) => {
-            let source = Source::read(path, Pipes::Allow);
+            let source = match path == Path::new("-") {
+                true => Source::read_from(io::stdin().lock()),
+                false => Source::read(path, Pipes::Allow),
+            };
             Ok(match srv_xml(&source) {
-                Some(bytes) => check_srv(options, path, bytes, out)?,
+                Some(bytes) => check_srv(options, source.path(), bytes, out)?,
                 None => {
                     let loaded = rules::load_source(&source, options.read.defaults());
-                    check(options, path, loaded, out)?
+                    check(options, source.path(), loaded, out)?
                 }
             })
         }
@@ -61,6 +65,7 @@ fn check(
             "errors": all_json(&errors),
             "warnings": all_json(&warnings),
             "domains": rules.as_ref().map_or_else(Vec::new, domains_json),
+            "statistics": rules.as_ref().map_or_else(Vec::new, statistics_json),
         }))?;
     } else {
         for error in &errors {
@@ -129,7 +134,11 @@ fn summary(
     let names = rules.domain_names();
     let (limits, domains) = (counted(&rules.limits(), "limit"), counted(&names, "domain"));
     let warned = if warnings.is_empty() { String::new() } else { format!("; {warned}") };
-    format!("ok: {limits} in {domains} ({}){warned}", names.join(", "))
+    let statistics = match rules.statistics() {
+        [] => String::new(),
+        all => format!(", {}", counted(all, "statistic")),
+    };
+    format!("ok: {limits} in {domains} ({}){statistics}{warned}", names.join(", "))
 }
 
 fn counted<T>(things: &[T], noun: &str) -> String {
@@ -159,6 +168,14 @@ fn domains_json(rules: &Rules) -> Vec<Value> {
         json!({"name": name, "limits": limits, "rules": count})
     };
     rules.domain_names().iter().map(domain).collect()
+}
+
+fn statistics_json(rules: &Rules) -> Vec<Value> {
+    let statistic = |statistic: &Arc<Statistic>| {
+        let Statistic { name, domain, by, distinct } = &**statistic;
+        json!({"name": name, "domain": **domain, "by": by, "distinct": distinct})
+    };
+    rules.statistics().iter().map(statistic).collect()
 }
 
 fn diff(

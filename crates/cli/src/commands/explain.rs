@@ -1,7 +1,7 @@
 //! `tidegate explain`: the limits that a request meets, the reason for each, and their decisions now.
 //!
-//! Uses the functions of a real decision on a view of the data directory, which changes no byte. Any answer is a
-//! success.
+//! Uses the functions of a real decision on a view of the data directory, which changes no byte, or on the states in
+//! servers, which it compares and does not change. Any answer is a success.
 
 mod json;
 mod text;
@@ -10,17 +10,18 @@ use crate::arguments::ExplainOptions;
 use crate::commands::UsageError;
 use crate::commands::store::check_whole;
 use crate::commands::store::key::{domain_of, parse_entry};
+use crate::commands::store::place::Place;
 use crate::output::Output;
 use anyhow::{Context, anyhow};
 use std::path::Path;
 use std::process::ExitCode;
 use tidegate_authority::clock;
-use tidegate_authority::{Previewed, preview};
+use tidegate_authority::{Hashing, HeldTokens, Previewed, held_tokens, preview};
 use tidegate_core::{Descriptor, Enforcement, Hits, Quota, Request, Timestamp, Verdict};
 use tidegate_limits::lookup::Trace;
 use tidegate_limits::{self as rules, Loaded};
 use tidegate_limits::{Limit, Rules};
-use tidegate_store::{Hashed, OpenFailure, View};
+use tidegate_store::{Entry, Hashed, OpenFailure, View};
 
 pub(crate) fn run(options: &ExplainOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
     let mut descriptors = vec![descriptor_of(&options.entries)?];
@@ -35,16 +36,31 @@ pub(crate) fn run(options: &ExplainOptions, out: &mut Output) -> anyhow::Result<
         })?;
     let domain = domain_of(&rules, options.domain.as_ref())?;
     let request = Request { domain, descriptors, hits: Hits::new(options.hits) };
-    let now = clock::now();
-    let opened = match &options.data_dir {
-        Some(dir) => match View::open(dir) {
-            Ok(view) => Counters::Live(Box::new(view)),
-            Err(error) if matches!(error.failure, OpenFailure::NoCluster) => Counters::NoneYet(dir),
-            Err(error) => return Err(error.into()),
-        },
-        None => Counters::Fresh,
+    let view = options.data_dir.as_ref().map(|dir| (dir, View::open(dir)));
+    let view = match view {
+        None => None,
+        Some((dir, Ok(view))) => Some((dir, Some(view))),
+        Some((dir, Err(error))) if matches!(error.failure, OpenFailure::NoCluster) => {
+            Some((dir, None))
+        }
+        Some((_, Err(error))) => return Err(error.into()),
     };
-    let explanation = Explanation::new(&rules, &request, opened, now)?;
+    let (opened, local) = match (view, &options.servers.authority) {
+        (view, Some(_)) => {
+            let place = Place::open(None, &options.servers)?;
+            (Counters::Live(place), view.and_then(|(_, view)| view))
+        }
+        (Some((dir, Some(view))), None) => {
+            (Counters::Live(Place::Dir(dir.clone(), Box::new(view))), None)
+        }
+        (Some((dir, None)), None) => (Counters::NoneYet(dir), None),
+        (None, None) => (Counters::Fresh, None),
+    };
+    let now = match &opened {
+        Counters::Live(place) => place.now(),
+        Counters::Fresh | Counters::NoneYet(_) => clock::now(),
+    };
+    let explanation = Explanation::new(&rules, &request, opened, now)?.with_holdings(local)?;
     if options.json {
         out.json(&json::of(&explanation))?;
     } else {
@@ -83,13 +99,15 @@ struct Explanation<'a> {
     looks: Vec<Trace<'a>>,
     /// The limits that take part in the decision.
     limits: Vec<Previewed>,
+    /// What a sidecar holds of the counter of each, if its data directory was named beside servers.
+    held: Vec<HeldTokens>,
     verdict: Verdict,
 }
 
 /// The states that the limits decided on.
 enum Counters<'a> {
-    /// From a data directory.
-    Live(Box<View>),
+    /// From a data directory, or from servers.
+    Live(Place),
     /// New counters: no data directory was named.
     Fresh,
     /// New counters: this data directory has none yet.
@@ -103,25 +121,40 @@ impl<'a> Explanation<'a> {
         counters: Counters<'a>,
         now: Timestamp,
     ) -> anyhow::Result<Self> {
-        let (seed, view) = match &counters {
-            Counters::Live(view) => (view.seed(), Some(&**view)),
-            Counters::Fresh | Counters::NoneYet(_) => (0, None),
+        let (hashing, place) = match &counters {
+            Counters::Live(place) => (place.hashing(), Some(place)),
+            Counters::Fresh | Counters::NoneYet(_) => (Hashing::undivided(0), None),
         };
         let read = |key: &Hashed, words: &mut [u64]| {
-            let found = view.map(|view| view.find(key, now.as_nanos())).transpose()?;
-            if let Some(entry) = found.flatten() {
-                let state = entry.state.get(..words.len());
-                words.copy_from_slice(state.context("the nodes have too few words for a limit")?);
-            }
-            anyhow::Ok(())
+            let found = place.map(|place| place.find(key, now)).transpose()?;
+            fill(found.flatten(), words)
         };
-        let (verdict, limits) = preview(rules, request, seed, now, read)?;
-        view.map_or(Ok(()), check_whole)?;
+        let (verdict, limits) = preview(rules, request, hashing, now, read)?;
+        place.map_or(Ok(()), Place::check)?;
         let looks = request.descriptors.iter();
         let looks = looks
             .map(|descriptor| Trace::of(rules, &request.domain, &descriptor.entries))
             .collect();
-        Ok(Explanation { request, now, counters, looks, limits, verdict })
+        Ok(Explanation { request, now, counters, looks, limits, held: Vec::new(), verdict })
+    }
+
+    /// Adds the tokens in the data directory of a sidecar.
+    fn with_holdings(mut self, local: Option<View>) -> anyhow::Result<Self> {
+        let Some(local) = local else { return Ok(self) };
+        for limit in &self.limits {
+            let counter = (limit.counter, &limit.limit.quota);
+            self.held.push(held_tokens(counter, local.seed(), self.now, |key, words| {
+                fill(local.find(key, self.now.as_nanos())?, words)
+            })?);
+        }
+        check_whole(&local)?;
+        Ok(self)
+    }
+
+    /// What a sidecar holds of the counter of a limit.
+    fn held_of(&self, limit: &Previewed) -> Option<&HeldTokens> {
+        let index = self.limits.iter().position(|other| std::ptr::eq(other, limit))?;
+        self.held.get(index)
     }
 
     /// The limits of a descriptor that take part in the decision.
@@ -173,6 +206,15 @@ impl<'a> Explanation<'a> {
     fn can_ever(&self, limit: &Previewed) -> bool {
         self.request.hits.needed() <= capacity(limit)
     }
+}
+
+/// Copies the state of an entry.
+fn fill(entry: Option<Entry>, words: &mut [u64]) -> anyhow::Result<()> {
+    if let Some(entry) = entry {
+        let state = entry.state.get(..words.len());
+        words.copy_from_slice(state.context("the nodes have too few words for a limit")?);
+    }
+    Ok(())
 }
 
 /// The used hits of a window, up to its capacity; none for a token bucket, which refills and does not keep this

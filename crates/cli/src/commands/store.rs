@@ -1,14 +1,16 @@
-//! `tidegate store`: inspects and edits a data directory, served or not.
+//! `tidegate store`: inspects and edits a data directory, served or not, or the counters that machines share.
 //!
 //! Commands that read use a view, which changes no byte and needs permission to read only. Commands that write join
-//! the cluster as a serving process does. Never creates a cluster.
+//! the cluster as a serving process does. Only `import` creates a cluster.
 
 mod bulk;
-mod chart;
 mod entry;
 mod export;
+mod import;
 mod inspect;
 pub(crate) mod key;
+mod names;
+pub(crate) mod place;
 mod verify;
 
 use crate::arguments::store::StoreCommand;
@@ -33,6 +35,7 @@ pub(crate) fn run(command: &StoreCommand, out: &mut Output) -> anyhow::Result<Ex
         StoreCommand::Sweep(options) => bulk::sweep(options, out),
         StoreCommand::Reset(options) => bulk::reset(options, out),
         StoreCommand::Export(options) => export::run(options, out),
+        StoreCommand::Import(options) => import::run(options, out),
     }
 }
 

@@ -8,7 +8,9 @@
 mod authority;
 mod ignored;
 mod servers;
+mod traces;
 mod values;
+mod xds;
 
 use super::FlagDefault;
 use ignored::{IGNORED, NameKind};
@@ -42,15 +44,34 @@ const OWN_NAMES: [&str; 22] = [
 ];
 /// Supported variables that other programs use as well: the SHADOW_MODE of another program must not disable
 /// limits.
-const SHARED_NAMES: [&str; 6] =
-    ["HOST", "PORT", "LOG_LEVEL", "LOG_FORMAT", "SHADOW_MODE", "QUOTA_MODE"];
+const SHARED_NAMES: [&str; 9] = [
+    "HOST",
+    "PORT",
+    "LOG_LEVEL",
+    "LOG_FORMAT",
+    "SHADOW_MODE",
+    "QUOTA_MODE",
+    "USE_PROMETHEUS",
+    "PROMETHEUS_ADDR",
+    "PROMETHEUS_PATH",
+];
+
+/// How much of an environment counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// What is set of it, for `tidegate serve`. Servers stay on loopback unless a host is set.
+    Set,
+    /// All of it, with the defaults of envoyproxy/ratelimit, for a program in its place.
+    Whole,
+}
 
 /// Every variable that is known.
 #[cfg(test)]
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     let ignored = IGNORED.iter().flat_map(|(_, names, _)| names.iter().copied());
     let of_servers = authority::OWN_NAMES.into_iter().chain(authority::SHARED_NAMES);
-    OWN_NAMES.into_iter().chain(SHARED_NAMES).chain(of_servers).chain(ignored)
+    let own = OWN_NAMES.into_iter().chain(xds::NAMES);
+    own.chain(SHARED_NAMES).chain(traces::NAMES).chain(of_servers).chain(ignored)
 }
 
 /// The options of an environment.
@@ -78,17 +99,28 @@ pub(crate) struct Notices {
 }
 
 impl RatelimitEnv {
-    pub(crate) fn read(value_of: impl Fn(&'static str) -> Option<OsString>) -> RatelimitEnv {
+    /// Whether a name of envoyproxy/ratelimit alone is set.
+    pub(crate) fn is_set(value_of: impl Fn(&'static str) -> Option<OsString>) -> bool {
+        let own_ignored = IGNORED.iter().filter(|(kind, ..)| *kind == NameKind::Own);
+        let own_ignored = own_ignored.flat_map(|(_, names, _)| names.iter().copied());
+        let mut own = OWN_NAMES.into_iter().chain(xds::NAMES).chain(own_ignored);
+        own.any(|name| value_of(name).is_some_and(|value| !value.is_empty()))
+    }
+
+    pub(crate) fn read(
+        extent: Extent,
+        value_of: impl Fn(&'static str) -> Option<OsString>,
+    ) -> RatelimitEnv {
         let mut environment = RatelimitEnv::default();
         let mut set = HashMap::new();
         let ignored = || {
             IGNORED.iter().flat_map(|(kind, names, _)| names.iter().map(move |name| (*kind, *name)))
         };
-        let own = OWN_NAMES.into_iter().chain(authority::OWN_NAMES);
+        let own = OWN_NAMES.into_iter().chain(authority::OWN_NAMES).chain(xds::NAMES);
         let own = own.map(|name| (NameKind::Own, name));
-        let shared = SHARED_NAMES.into_iter().chain(authority::SHARED_NAMES);
+        let shared = SHARED_NAMES.into_iter().chain(traces::NAMES).chain(authority::SHARED_NAMES);
         let shared = shared.map(|name| (NameKind::Shared, name));
-        let mut has_own = false;
+        let mut has_own = extent == Extent::Whole;
         for (kind, name) in own.chain(shared).chain(ignored()) {
             // An empty variable counts as not set.
             let Some(value) = value_of(name).filter(|value| !value.is_empty()) else { continue };
@@ -105,13 +137,20 @@ impl RatelimitEnv {
                 }
             }
         }
-        environment.read_all(&Variables { texts, has_own });
+        environment.read_all(&Variables { texts, has_own, extent });
         environment.mistakes.sort_unstable();
         environment
     }
 
     pub(crate) fn defaults(&self) -> &[FlagDefault] {
         &self.defaults
+    }
+
+    /// Adds flags and values that no variable has.
+    pub(crate) fn add_built_in(&mut self, flags: &[(&'static str, &str)]) {
+        for (id, value) in flags {
+            self.add_default("the name of this program", id, (*value).to_owned());
+        }
     }
 
     /// Invalid variables, each with the expected value.
@@ -135,7 +174,10 @@ impl RatelimitEnv {
 
     fn read_all(&mut self, set: &Variables) {
         self.read_addresses(set);
-        self.read_limits(set);
+        self.read_prometheus(set);
+        if !xds::read(self, set) {
+            self.read_limits(set);
+        }
         self.read_tls(set);
         self.read_authority(set);
         let parsers: [(&str, &str, values::Parser); 12] = [
@@ -158,6 +200,7 @@ impl RatelimitEnv {
                 self.add_default(name, id, value);
             }
         }
+        traces::read(self, set);
         self.read_counting(set);
         self.warn(set);
     }
@@ -198,17 +241,32 @@ impl RatelimitEnv {
     ) -> Option<String> {
         let (host, port) =
             (self.parsed(set, host, values::host), self.parsed(set, port, values::port));
-        if host.is_none() && port.is_none() {
+        if host.is_none() && port.is_none() && set.extent == Extent::Set {
             return None;
         }
-        let host = host.unwrap_or_else(|| "127.0.0.1".to_owned());
+        let host = host.unwrap_or_else(|| set.host_else().to_owned());
         Some(format!("{host}:{}", port.as_deref().unwrap_or(port_else)))
+    }
+
+    fn read_prometheus(&mut self, set: &Variables) {
+        let is_on = self.parsed(set, "USE_PROMETHEUS", values::truth) == Some(true);
+        let address = |text: &str| values::address(text, set.host_else());
+        let address = self.parsed(set, "PROMETHEUS_ADDR", address);
+        let path = self.parsed(set, "PROMETHEUS_PATH", values::path);
+        if !is_on {
+            return;
+        }
+        let address = address.unwrap_or_else(|| format!("{}:9090", set.host_else()));
+        self.add_default("USE_PROMETHEUS, PROMETHEUS_ADDR", "prometheus", address);
+        if let Some(path) = path {
+            self.add_default("PROMETHEUS_PATH", "prometheus_path", path);
+        }
     }
 
     fn read_limits(&mut self, set: &Variables) {
         let parts = ["RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY"];
         let [root, subdirectory, appdirectory] = parts.map(|name| set.text(name));
-        if root.or(subdirectory).or(appdirectory).is_none() {
+        if root.or(subdirectory).or(appdirectory).is_none() && set.extent == Extent::Set {
             return;
         }
         let mut path = std::path::PathBuf::from(root.unwrap_or("/srv/runtime_data/current"));
@@ -248,12 +306,10 @@ impl RatelimitEnv {
     fn warn(&mut self, set: &Variables) {
         let mut warn = |name, advice| self.warnings.push(Warning { name, advice });
         for (_, names, advice) in IGNORED {
-            let is_set = |name: &&&str| match set.text(name) {
-                // Limits come from files here, too.
-                Some("FILE") => **name != "CONFIG_TYPE",
-                text => text.is_some(),
-            };
-            names.iter().filter(is_set).for_each(|name| warn(name, advice));
+            names
+                .iter()
+                .filter(|name| set.text(name).is_some())
+                .for_each(|name| warn(name, advice));
         }
         let is =
             |name, truth| set.text(name).and_then(|text| values::truth(text).ok()) == Some(truth);
@@ -290,11 +346,20 @@ impl RatelimitEnv {
 /// The variables in use.
 struct Variables {
     texts: HashMap<&'static str, String>,
-    /// Whether a name of envoyproxy/ratelimit alone is among them.
+    /// Whether they count for this program.
     has_own: bool,
+    extent: Extent,
 }
 
 impl Variables {
+    /// The address to listen on if none is set.
+    fn host_else(&self) -> &'static str {
+        match self.extent {
+            Extent::Set => "127.0.0.1",
+            Extent::Whole => "0.0.0.0",
+        }
+    }
+
     fn text(&self, name: &str) -> Option<&str> {
         self.texts.get(name).map(String::as_str)
     }

@@ -15,8 +15,8 @@
 //! counter, which decides what becomes of it. A refund adds tokens with the earliest end that there is.
 //!
 //! While the shared counter is away, a state may decide *alone* (low-water mark 31): hits are owed, at most a share of
-//! the limit in each of a sequence of windows, whose length is the time in which the whole limit recovers. What is owed
-//! from an earlier window is forgotten.
+//! the limit in each of a sequence of windows, whose length is the time in which the whole limit recovers, and in the first
+//! one no more than the shared counter had left. What is owed from an earlier window is forgotten.
 //!
 //! Invariant: tokens and older tokens were charged to the shared counter, and are in no other place.
 
@@ -26,7 +26,7 @@ pub(crate) use parts::{Ends, GENERATION};
 
 use crate::decision::{Decision, Outcome};
 use crate::units::{Charge, Nanos, Timestamp};
-use parts::{ALONE, HALF, Parts, low_water};
+use parts::{ALONE, HALF, LOW, Parts, low_water};
 
 /// The wait of a charge that was denied for want of a refill.
 const UNKNOWN_WAIT: Nanos = Nanos::from_secs(1);
@@ -98,7 +98,8 @@ impl Held {
         Parts::read(state, self.ends, now).left
     }
 
-    /// Lets the state decide alone, as one of `sidecars`, until the next refill.
+    /// Lets the state decide alone, as one of `sidecars`, until the next refill. If the shared counter had less left than
+    /// the share and has no more in this window, that is the share.
     pub fn decide_alone(&self, state: &mut [u64; 4], sidecars: u32, now: Timestamp) {
         let mut parts = Parts::read(state, self.ends, now);
         let length = self.recovery.as_nanos();
@@ -107,11 +108,15 @@ impl Held {
             // They are spent first.
             return;
         }
-        if parts.low != ALONE || parts.end != end {
-            parts.owed = if parts.low == ALONE { 0 } else { parts.owed };
+        let share = u64::from(self.capacity / sidecars.max(1));
+        let was_alone = parts.low == ALONE;
+        if !was_alone || parts.end != end {
+            let is_left = !was_alone && now.as_nanos() < parts.end && parts.more_at >= end;
+            parts.left = if is_left { parts.left } else { share };
+            parts.owed = if was_alone { 0 } else { parts.owed };
             (parts.end, parts.more_at, parts.low) = (end, end, ALONE);
         }
-        parts.left = u64::from(self.capacity / sidecars.max(1));
+        parts.left = parts.left.min(share);
         (parts.denied, parts.denied_until) = (0, 0);
         parts.write(state);
     }
@@ -188,6 +193,11 @@ impl Held {
         parts.low = low_water(if refill.ahead > 0 { parts.tokens + parts.older } else { 0 });
         parts.write(state);
         parts.keep_until(now)
+    }
+
+    /// Ends the denial of a state, as there may be room again.
+    pub fn end_denial(state: &mut [u64; 4]) {
+        state[3] &= LOW;
     }
 
     /// Takes out all but `keep` tokens.

@@ -203,3 +203,36 @@ fn the_first_part_of_a_counter_has_its_key_and_the_others_their_own() {
     assert_ne!(whole.part(7, 1), whole.part(8, 1));
     assert_ne!(whole.part(7, 1), KeyHash(2 << 100).part(7, 1));
 }
+
+#[test]
+fn limits_per_second_have_places_of_their_own() {
+    for value in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        let quota = window(1, MINUTE);
+        let hash =
+            Counter { domain: "d", entries: &[("a", value)], shared: &[], quota, label: "" }.hash();
+        assert!(!hash.is_per_second() && hash.per_second().is_per_second());
+        assert_ne!(hash.place(), hash.per_second().place());
+        assert!(hash.per_second().part(7, 1).is_per_second());
+        assert!(KeyHash(0).placed(hash.per_second().place()).is_per_second());
+    }
+}
+
+#[test]
+fn the_limits_of_a_descriptor_and_their_parts_have_one_place() {
+    let of = |domain, value, label, period| {
+        let (entries, quota) = (&[("a", value)], window(1, period));
+        Counter { domain, entries, shared: &[], quota, label }.hash()
+    };
+    let first = of("d", "b", "", MINUTE);
+    let second = of("d", "b", "second", Nanos::from_secs(1));
+    assert_ne!(first, second);
+    assert_eq!(first.place(), second.place());
+    assert_eq!(first.part(7, 1).place(), first.place());
+    assert_ne!(first.part(7, 1), second.part(7, 1));
+    let values = ["b", "c", "d", "e", "f", "g"].map(|value| of("d", value, "", MINUTE));
+    let mut places = values.map(KeyHash::place).to_vec();
+    places.push(of("e", "b", "", MINUTE).place());
+    places.sort_unstable();
+    places.dedup();
+    assert_eq!(places.len(), 7, "{places:?}");
+}

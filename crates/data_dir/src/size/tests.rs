@@ -1,18 +1,19 @@
 use super::*;
 use std::path::PathBuf;
-use tidegate_store::Eviction;
+use tidegate_store::{AfterLoss, Eviction};
 
 const MIB: u64 = 1 << 20;
 
 fn options(flags: &[&str]) -> Settings {
     let mut settings = Settings {
-        dir: "data".into(),
+        dir: Some("data".into()),
         memory_dir: "/dev/shm".into(),
         capacity: None,
         load: 0.8,
         geometry: None,
         wide_capacity: 1 << 12,
         eviction: Eviction::Refuse,
+        after_loss: AfterLoss::LastSnapshot,
         sync_interval: None,
     };
     for pair in flags.chunks_exact(2) {

@@ -5,6 +5,7 @@ use super::matcher::{Matcher, MatcherError};
 use super::patterns::Index;
 use super::search::Work;
 use super::{Limit, Rule};
+use crate::statistics::Statistic;
 use std::sync::{Arc, OnceLock};
 use tidegate_core::Entry;
 
@@ -212,9 +213,32 @@ pub struct Match<'a> {
 pub struct Rules {
     /// The root of each domain's tree.
     domains: Map<String, RuleNode>,
+    /// Whether limits are still to come, of domains that are unknown until then.
+    is_awaited: bool,
+    statistics: Vec<Arc<Statistic>>,
 }
 
 impl Rules {
+    /// Whether limits are still to come. A request of an unknown domain cannot be decided until then.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.is_awaited
+    }
+
+    pub fn set_awaited(&mut self, is_awaited: bool) {
+        self.is_awaited = is_awaited;
+    }
+
+    /// The statistics of all domains, in the order of the files.
+    #[must_use]
+    pub fn statistics(&self) -> &[Arc<Statistic>] {
+        &self.statistics
+    }
+
+    pub fn set_statistics(&mut self, statistics: Vec<Statistic>) {
+        self.statistics = statistics.into_iter().map(Arc::new).collect();
+    }
+
     /// The root of a domain's tree, to add rules to. The domain is created if missing.
     pub fn root_mut(&mut self, domain: &str) -> &mut RuleNode {
         self.domains.entry(domain.to_owned()).or_default()

@@ -2,7 +2,7 @@
 
 use super::{Change, ChangeKind};
 use crate::compiled::{Limit, Match};
-use crate::describe::{algorithm, borrow, burst, grouped, initial, numbers, rate, reset};
+use crate::describe::{algorithm, borrow, burst, grouped, initial, limit, numbers, rate, reset};
 use std::fmt;
 use std::mem::discriminant;
 use tidegate_core::{DeniedHits, Quota};
@@ -67,11 +67,11 @@ pub(super) fn changes(
     }
     for before in removed {
         let means = format!("callers matching {rule} are no longer held to this limit");
-        changes.push(Change::new(&before.path, ChangeKind::Removed, numbers(&before.quota), means));
+        changes.push(Change::new(&before.path, ChangeKind::Removed, limit(before), means));
     }
     for after in added {
         let means = format!("callers matching {rule} are held to this limit too, from a new count");
-        changes.push(Change::new(&after.path, ChangeKind::Added, numbers(&after.quota), means));
+        changes.push(Change::new(&after.path, ChangeKind::Added, limit(after), means));
     }
 }
 
@@ -120,7 +120,7 @@ fn limit_changes(
     }
     if !reasons.is_empty() {
         let why = reasons.join(" and the ");
-        let [before, after] = [old, new].map(|limit| described(&limit.quota, old, new));
+        let [before, after] = [old, new].map(|limit| described(limit, old, new));
         let means = format!(
             "callers matching {rule} get {} now; counts start anew, because the {why} changed",
             rate(&new.quota)
@@ -128,11 +128,13 @@ fn limit_changes(
         change(format!("{before} -> {after}"), means);
     } else if old.quota != new.quota {
         let means = effect(rule, &old.quota, &new.quota);
-        let (before, after) = (numbers(&old.quota), numbers(&new.quota));
-        let is_zone = before == after;
-        let what =
-            if is_zone { "time zone changed".to_owned() } else { format!("{before} -> {after}") };
-        change(what, means);
+        let is_zone = numbers(&old.quota) == numbers(&new.quota);
+        let [before, after] = [old, new].map(|of| match (is_zone, &of.timezone) {
+            (true, zone) => zone.clone().unwrap_or_else(|| "UTC".to_owned()),
+            (false, _) => limit(of),
+        });
+        let of = if is_zone { "time zone " } else { "" };
+        change(format!("{of}{before} -> {after}"), means);
     }
     if old.denied != new.denied {
         let (what, means) = match new.denied {
@@ -161,11 +163,11 @@ fn restart_reasons(old: &Limit, new: &Limit) -> Vec<&'static str> {
 }
 
 /// The numbers, and the algorithm if it changed.
-fn described(quota: &Quota, old: &Limit, new: &Limit) -> String {
+fn described(of: &Limit, old: &Limit, new: &Limit) -> String {
     if discriminant(&old.quota) == discriminant(&new.quota) {
-        numbers(quota)
+        limit(of)
     } else {
-        format!("{} by {}", numbers(quota), algorithm(quota))
+        format!("{} by {}", limit(of), algorithm(&of.quota))
     }
 }
 

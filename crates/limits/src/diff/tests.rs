@@ -23,6 +23,7 @@ fn limit(quota: Quota) -> Limit {
         path: "d/k".to_owned(),
         label: String::new(),
         quota,
+        timezone: None,
         denied: DeniedHits::Ignore,
         replaces: Vec::new(),
     }
@@ -40,6 +41,11 @@ fn rule(kind: RuleKind) -> Rule {
 
 fn with(quota: Quota) -> Rule {
     rule(RuleKind::Limits(vec![limit(quota)]))
+}
+
+/// The same by the clock of a zone.
+fn in_zone(zone: &str, quota: Quota) -> Rule {
+    rule(RuleKind::Limits(vec![Limit { timezone: Some(zone.to_owned()), ..limit(quota) }]))
 }
 
 fn ten_a_minute() -> Rule {
@@ -103,9 +109,17 @@ fn other_numbers_keep_the_counts() {
     );
     check(
         ten_a_minute(),
-        with(Quota::FixedWindow(window(10, MINUTE).in_zone(&Zone::fixed(3_600)))),
-        &["Changed d/k: time zone changed (windows begin at other times; a count is kept if it \
-             began within the current new window)"],
+        in_zone("+01:00", Quota::FixedWindow(window(10, MINUTE).in_zone(&Zone::fixed(3_600)))),
+        &[
+            "Changed d/k: time zone UTC -> +01:00 (windows begin at other times; a count is kept if \
+             it began within the current new window)",
+        ],
+    );
+    check(
+        in_zone("+01:00", Quota::FixedWindow(window(10, MINUTE).in_zone(&Zone::fixed(3_600)))),
+        in_zone("+02:00", Quota::FixedWindow(window(20, MINUTE).in_zone(&Zone::fixed(7_200)))),
+        &["Changed d/k: 10 per minute, in +01:00 -> 20 per minute, in +02:00 (callers matching \
+             d/k get 20 per minute instead of 10 now; live counts are kept)"],
     );
 }
 
@@ -115,27 +129,28 @@ fn a_daily_reset_is_reported_and_keeps_counts() {
     let plain = || with(Quota::FirstHitWindow(first()));
     let reset = |zone: &Zone| {
         let daily = DailyReset::new(Nanos::from_secs(3 * 3_600), zone).unwrap();
-        with(Quota::FirstHitWindow(first().with_reset(daily)))
+        Quota::FirstHitWindow(first().with_reset(daily))
     };
+    let in_utc = || with(reset(&Zone::utc()));
     check(
         plain(),
-        reset(&Zone::utc()),
+        in_utc(),
         &["Changed d/k: 10 per minute -> 10 per minute, reset daily at 03:00 (windows end at \
              03:00 \
            each day at the latest; live counts are kept)"],
     );
     check(
-        reset(&Zone::utc()),
+        in_utc(),
         plain(),
         &["Changed d/k: 10 per minute, reset daily at 03:00 -> 10 per minute (windows no longer \
              end \
            at 03:00 each day; live counts are kept)"],
     );
     check(
-        reset(&Zone::utc()),
-        reset(&Zone::fixed(3_600)),
-        &["Changed d/k: time zone changed (windows end at another time each day; a count is \
-             kept if its window began after the last reset)"],
+        in_zone("Europe/Paris", reset(&Zone::fixed(3_600))),
+        in_utc(),
+        &["Changed d/k: time zone Europe/Paris -> UTC (windows end at another time each day; a \
+             count is kept if its window began after the last reset)"],
     );
 }
 
@@ -325,4 +340,27 @@ fn a_log_line_names_the_first_few() {
         compare(&snapshot(ten_a_minute()), &snapshot(with(Quota::FixedWindow(window(20, MINUTE)))));
     assert_eq!(changes.to_string(), "changed d/k (10 per minute -> 20 per minute)");
     assert_eq!((changes.count(ChangeKind::Changed), changes.count(ChangeKind::Added)), (1, 0));
+}
+
+#[test]
+fn changes_of_statistics_are_named() {
+    let rules = |statistics: &str| {
+        let text = format!("domain: d\nstatistics: {statistics}\ndescriptors: []\n");
+        crate::tests::rules(&text)
+    };
+    let old = rules("[{name: a, by: [app]}, {name: b, by: [app]}, {name: c, by: [app]}]");
+    let new = rules(
+        "[{name: a, by: [app]}, {name: b, by: [app, path], distinct: user}, {name: d, by: [app]}]",
+    );
+    assert_eq!(
+        lines(&compare_rules(&old, &new)),
+        [
+            "Changed statistic b: by app -> by app, path, distinct user (it begins anew; what it \
+             has stays in the database until its retention ends)",
+            "Removed statistic c: by app (nothing is added to it any more; what it has stays until \
+             its retention ends)",
+            "Added statistic d: by app (descriptors with these keys are counted from now on)",
+        ]
+    );
+    assert!(compare_rules(&new, &new).is_empty());
 }

@@ -26,11 +26,11 @@ fn of_a_file() {
         (
             "domain: d\ndescriptor: []",
             "2:1: unknown key `descriptor` in a limits file (did you mean `descriptors`?); \
-             expected domain, descriptors, count_denied",
+             expected domain, descriptors, count_denied, statistics",
         ),
         (
             "domain: d\n12: x",
-            "2:1: unknown key `12` in a limits file; expected domain, descriptors, count_denied",
+            "2:1: unknown key `12` in a limits file; expected domain, descriptors, count_denied, statistics",
         ),
         (
             "domain: d\nburst: 7",

@@ -172,6 +172,9 @@ fn the_examples_of_the_documentation_load() {
     assert_eq!(paths, expected);
     let usage = rules(blocks.next().unwrap());
     assert_eq!(usage.limits()[0].denied, DeniedHits::Count);
+    let counted = rules(blocks.next().unwrap());
+    let names: Vec<&str> = counted.statistics().iter().map(|of| of.name.as_str()).collect();
+    assert_eq!(names, ["app-calls", "app-interface", "app-users"]);
     assert_eq!(blocks.next(), None);
 }
 

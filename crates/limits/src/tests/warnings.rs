@@ -89,6 +89,25 @@ fn keys_without_effect_are_warnings() {
     }
 }
 
+/// Generators write out all keys, and what holds anyway is no mistake.
+#[test]
+fn what_says_the_default_is_no_warning() {
+    for descriptor in [
+        "{key: k, rate_limit: {unlimited: true, requests_per_unit: 0}}",
+        "{key: k, shadow_mode: false, quota_mode: false, detailed_metric: false, \
+         descriptors: [{key: l, rate_limit: {unit: hour}}]}",
+        "{key: k, rate_limit: {unit: hour, shadow_mode: false, value_to_metric: false}}",
+    ] {
+        check_warnings(&with_descriptor(descriptor), &[]);
+    }
+    check_warnings(
+        &with_descriptor("{key: k, rate_limit: {unit: hour, shadow_mode: true}}"),
+        &[
+            "3:37: `shadow_mode` is known but has no effect in a rate_limit; it belongs in a descriptor",
+        ],
+    );
+}
+
 /// The file with the name may be read after the file that replaces it. Other domains do not count.
 #[test]
 fn replaced_names_are_those_of_the_whole_domain() {

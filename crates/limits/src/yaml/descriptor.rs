@@ -206,7 +206,8 @@ fn read_kind(fields: &Fields<'_>, path: &str, context: &mut Context<'_, '_>) -> 
 
 /// A descriptor without limits of its own only leads to those below, which these keys do not affect.
 fn warn_of_no_limit(fields: &Fields<'_>, context: &mut Context<'_, '_>) {
-    for key in OF_ITS_LIMITS.into_iter().filter(|key| fields.has(key)) {
+    let has_effect = |key: &&str| fields.has(key) && !fields.is_default(key);
+    for key in OF_ITS_LIMITS.into_iter().filter(has_effect) {
         let message = format!(
             "`{key}` has no effect in a descriptor without rate_limit; it does not reach the \
              descriptors below"

@@ -33,7 +33,7 @@ pub(super) struct Keys {
 }
 
 /// Tidegate's own keys, and the map of each.
-const OTHERS: [(&str, &str); 15] = [
+const OTHERS: [(&str, &str); 18] = [
     ("match", "a descriptor"),
     ("rate_limits", "a descriptor"),
     ("algorithm", "rate_limit"),
@@ -46,6 +46,9 @@ const OTHERS: [(&str, &str); 15] = [
     ("exact", "rate_limit"),
     ("reset", "rate_limit"),
     ("count_denied", "rate_limit or the file"),
+    ("statistics", "the file"),
+    ("by", "an entry of statistics"),
+    ("distinct", "an entry of statistics"),
     ("prefix", "match"),
     ("cidr", "match"),
     ("regex", "match"),
@@ -69,12 +72,13 @@ impl<'a> Fields<'a> {
             diagnostics.error(node.position(), format!("expected {}, found {found}", keys.map));
             return None;
         };
-        for (key, _) in entries {
+        for (key, value) in entries {
             let name = key.name.as_str();
             if keys.known.contains(&name) {
                 continue;
             }
             match owner(&ORIGINAL, name) {
+                Some(_) if is_default(name, value) => {}
                 Some(owner) => diagnostics.warn(
                     key.position(),
                     format!(
@@ -88,6 +92,11 @@ impl<'a> Fields<'a> {
         // A reader looks for a block map at its first key.
         let position = entries.first().map_or(node.position(), |(key, _)| key.position());
         Some(Fields { position, entries })
+    }
+
+    /// Whether the value of `key` says what holds without it, as generated files often have it.
+    pub(super) fn is_default(&self, key: &str) -> bool {
+        self.entry(key).is_some_and(|(_, value)| is_default(key, value))
     }
 
     fn entry(&self, key: &str) -> Option<&'a (Key, Node)> {
@@ -162,6 +171,10 @@ impl<'a> Fields<'a> {
         number
     }
 
+    pub(super) fn is_list(&self, key: &str) -> bool {
+        self.value(key).is_some_and(|node| matches!(node.content, Content::List(_)))
+    }
+
     pub(super) fn list(&self, key: &str, diagnostics: &mut Diagnostics<'_>) -> &'a [Node] {
         match self.value(key).map(|node| (node, &node.content)) {
             None => &[],
@@ -176,6 +189,20 @@ impl<'a> Fields<'a> {
 
 /// A string. As in envoyproxy/ratelimit, a plain number or boolean is taken as its source text, so `007` is
 /// not `7`, and plain numbers with a fraction are refused.
+/// Whether a flag is off, or a number of requests is 0. Of other keys nothing is a default: `n` is false in YAML, and may
+/// be a name.
+fn is_default(key: &str, value: &Node) -> bool {
+    match (key, &value.content) {
+        (
+            "shadow_mode" | "quota_mode" | "detailed_metric" | "value_to_metric"
+            | "share_threshold" | "unlimited",
+            Content::Bool(is_on),
+        ) => !is_on,
+        ("requests_per_unit", Content::Int(requests)) => *requests == 0,
+        _ => false,
+    }
+}
+
 pub(super) fn text(node: &Node, key: &str, diagnostics: &mut Diagnostics<'_>) -> Option<String> {
     match &node.content {
         Content::Text(text) => return Some(text.clone()),

@@ -57,7 +57,8 @@ pub(super) fn read_rate_limit(
     }
     let (quota, denied) = read_rate(&fields, context)?;
     let (path, label) = (path.to_owned(), String::new());
-    Some(RuleKind::Limits(vec![Limit { name, path, label, quota, denied, replaces }]))
+    let timezone = timezone(&fields);
+    Some(RuleKind::Limits(vec![Limit { name, path, label, quota, timezone, denied, replaces }]))
 }
 
 pub(super) fn read_limits(
@@ -87,11 +88,22 @@ pub(super) fn read_limits(
             continue;
         };
         let (name, label) = (name.clone(), name.clone().unwrap_or_default());
-        read.push((Limit { name, path, label, quota, denied, replaces }, fields.position));
+        let timezone = timezone(fields);
+        let limit = Limit { name, path, label, quota, timezone, denied, replaces };
+        read.push((limit, fields.position));
     }
     check_counters(&read, context);
     let limits: Vec<Limit> = read.into_iter().map(|(limit, _)| limit).collect();
     (complete && !limits.is_empty()).then_some(RuleKind::Limits(limits))
+}
+
+/// The name of the time zone, which was read before, unless it is that of limits without one.
+fn timezone(fields: &Fields<'_>) -> Option<String> {
+    match &fields.value("timezone")?.content {
+        Content::Text(text) if text != "UTC" => Some(text.clone()),
+        // All others were reported.
+        _ => None,
+    }
 }
 
 /// The path of each limit: by its name, or by its number from 1.
@@ -191,7 +203,7 @@ fn check_unlimited(fields: &Fields<'_>, context: &mut Context<'_, '_>) {
             context.diagnostics.error(fields.position_of(key), message);
         }
     }
-    if fields.has("requests_per_unit") {
+    if fields.has("requests_per_unit") && !fields.is_default("requests_per_unit") {
         let message = "`requests_per_unit` has no effect when `unlimited` is true";
         context.diagnostics.warn(fields.key_position("requests_per_unit"), message);
     }

@@ -5,12 +5,25 @@ use crate::Settings;
 use crate::sockets::{self, BoundAddress};
 use anyhow::Context;
 
+/// The addresses that are `bound` already, or those that are opened now or taken over.
+pub(crate) async fn open_or_take_over(
+    settings: &Settings,
+    bound: Option<Vec<BoundAddress>>,
+) -> anyhow::Result<(Vec<BoundAddress>, Option<Offer>)> {
+    if let Some(bound) = bound {
+        return Ok((bound, None));
+    }
+    let mut offer = request_takeover(settings).await?;
+    let addresses = open_addresses(settings, offer.as_mut()).await?;
+    Ok((addresses, offer))
+}
+
 /// With `--takeover`, requests the sockets of the process that serves the data directory.
-pub(crate) async fn request_takeover(settings: &Settings) -> anyhow::Result<Option<Offer>> {
+async fn request_takeover(settings: &Settings) -> anyhow::Result<Option<Offer>> {
     if !settings.takeover {
         return Ok(None);
     }
-    let data_dir = settings.data_dir.dir.clone();
+    let Some(data_dir) = settings.data_dir.dir.clone() else { return Ok(None) };
     let offer = tokio::task::spawn_blocking(move || takeover::request_sockets(&data_dir)).await?;
     let offer =
         offer.context("cannot take over from the process that serves this data directory")?;
@@ -33,7 +46,7 @@ pub(crate) async fn open_addresses(
         };
         let bound = match inherited {
             Some(bound) => bound,
-            None => BoundAddress::open(endpoint, &address).await?,
+            None => BoundAddress::open(endpoint, &address, settings.socket_mode).await?,
         };
         tracing::info!(door = endpoint.name(), address = bound.describe(), "listening");
         addresses.push(bound);

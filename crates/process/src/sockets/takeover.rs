@@ -410,7 +410,7 @@ mod tests {
     use tempfile::TempDir;
 
     async fn open(address: &str) -> BoundAddress {
-        BoundAddress::open(Endpoint::Grpc, &address.parse().unwrap()).await.unwrap()
+        BoundAddress::open(Endpoint::Grpc, &address.parse().unwrap(), None).await.unwrap()
     }
 
     async fn request(data_dir: &Path) -> anyhow::Result<Option<Offer>> {

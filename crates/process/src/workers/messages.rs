@@ -2,7 +2,8 @@
 
 use crate::sockets::Endpoint;
 use serde::{Deserialize, Serialize};
-use tidegate_stats::Snapshot;
+use tidegate_stats::{RuleUse, Snapshot};
+use tidegate_top::{Decision, Summary};
 
 pub(super) const MESSAGE_BYTES_MAX: usize = 128 * 1024 * 1024;
 
@@ -17,8 +18,26 @@ pub(super) enum ToWorker {
     /// Every worker is ready and every socket listens: accept connections.
     Serve,
     Reload,
+    /// New limits are in force. Carries their file, for workers that do not follow the sources themselves.
+    Limits,
     /// Send the metrics, with this number.
     Report {
+        round: u64,
+    },
+    /// Send the metrics that are few, with this number.
+    Brief {
+        round: u64,
+    },
+    /// Send the use of rules, with this number.
+    Rules {
+        round: u64,
+    },
+    /// Send who is limited now, with this number.
+    Top {
+        round: u64,
+    },
+    /// Send the decisions of the last seconds, with this number.
+    Decisions {
         round: u64,
     },
     /// Finish the calls under way and exit.
@@ -40,4 +59,12 @@ pub(super) enum FromWorker {
     Alive,
     /// Its metrics. `round` is that of the last `Report` received.
     Metrics { round: u64, snapshot: Snapshot },
+    /// The metrics that are few. `round` is that of the last `Brief` received.
+    Brief { round: u64, snapshot: Snapshot },
+    /// The use of rules. `round` is that of the last `Rules` received.
+    Rules { round: u64, used: RuleUse },
+    /// Who is limited now. `round` is that of the last `Top` received.
+    Top { round: u64, summary: Summary },
+    /// Decisions that were not sent before. `round` is that of the last `Decisions` received.
+    Decisions { round: u64, decisions: Vec<Decision> },
 }

@@ -7,6 +7,7 @@ use super::table::WorkerTable;
 use crate::channel::{Channel, Incoming};
 use crate::sockets::BoundAddress;
 use anyhow::{Context, bail};
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{ExitStatus, Stdio};
@@ -90,6 +91,7 @@ impl SupervisedWorker {
             }
             let wait = backoff.wait_after(start.elapsed());
             tracing::error!(worker, ended, ?wait, "a worker ended; it is started again");
+            self.table.count_restart();
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 // The only next phases are those that end it.
@@ -103,14 +105,17 @@ impl SupervisedWorker {
         phase: &mut watch::Receiver<Phase>,
     ) -> anyhow::Result<ExitStatus> {
         let reloads = self.table.reload_count();
+        let mut copies = self.feed.copies();
         let (mut process, channel) = self.spawn()?;
-        if let Err(error) = self.send_assignment(&channel) {
+        let limits = copies.borrow_and_update().clone();
+        if let Err(error) = self.send_assignment(&channel, limits.as_deref()) {
             tracing::debug!(worker = self.index, %error, "a worker did not read its assignment");
             let _ = process.start_kill();
         }
         let (mut incoming, link) = channel.split()?;
         self.table.mark_started(self.index, link);
-        let result = self.exchange_messages((&mut incoming, &mut process), phase, reloads).await;
+        let started = (reloads, copies);
+        let result = self.exchange_messages((&mut incoming, &mut process), phase, started).await;
         self.table.mark_ended(self.index);
         if let Err(error) = result {
             tracing::error!(worker = self.index, %error, "a worker is killed");
@@ -142,8 +147,8 @@ impl SupervisedWorker {
         Ok((process, Channel::new(ours, MESSAGE_BYTES_MAX)))
     }
 
-    fn send_assignment(&self, channel: &Channel) -> anyhow::Result<()> {
-        let limits = self.feed.copy().context("there are no limits to pass to a worker")?;
+    fn send_assignment(&self, channel: &Channel, limits: Option<&File>) -> anyhow::Result<()> {
+        let limits = limits.context("there are no limits to pass to a worker")?;
         let start = ToWorker::Start { index: self.index, sockets: self.sockets.len() };
         channel.send_with(&start, limits.as_fd())?;
         for (assigned, socket) in &self.sockets {
@@ -152,13 +157,16 @@ impl SupervisedWorker {
         Ok(())
     }
 
-    /// Handles the messages of a worker until it closes the channel, and sends it commands.
+    /// Handles the messages of a worker until it closes the channel, and sends it commands. The worker has the limits
+    /// of `started`, and those of each new copy unless it follows the sources itself.
     async fn exchange_messages(
         &mut self,
         (incoming, process): (&mut Incoming, &mut Child),
         phase: &mut watch::Receiver<Phase>,
-        reloads: u64,
+        started: (u64, watch::Receiver<Option<Arc<File>>>),
     ) -> anyhow::Result<()> {
+        let (reloads, mut copies) = started;
+        let (needs_copies, mut is_copy_due) = (!self.feed.is_followed_by_each(), false);
         let mut is_ready = false;
         let mut is_serving = false;
         let mut silent_checks = 0;
@@ -180,12 +188,32 @@ impl SupervisedWorker {
                         (silent_checks, was_heard) = (0, true);
                         self.table.store_report(self.index, round, snapshot);
                     }
+                    Some(FromWorker::Brief { round, snapshot }) => {
+                        (silent_checks, was_heard) = (0, true);
+                        self.table.store_brief(self.index, round, snapshot);
+                    }
+                    Some(FromWorker::Rules { round, used }) => {
+                        (silent_checks, was_heard) = (0, true);
+                        self.table.store_rules(self.index, round, used);
+                    }
+                    Some(FromWorker::Top { round, summary }) => {
+                        (silent_checks, was_heard) = (0, true);
+                        self.table.store_top(self.index, round, summary);
+                    }
+                    Some(FromWorker::Decisions { round, decisions }) => {
+                        (silent_checks, was_heard) = (0, true);
+                        self.table.store_decisions(self.index, round, decisions);
+                    }
                     None => return Ok(()),
                 },
                 changed = phase.changed() => if changed.is_err() {
                     process.start_kill()?;
                     return Ok(());
                 },
+                changed = copies.changed(), if needs_copies && is_serving && !is_copy_due => {
+                    // The feed outlives its workers.
+                    is_copy_due = changed.is_ok();
+                }
                 _ = checks.tick(), if is_serving => {
                     silent_checks += 1;
                     if silent_checks > SILENT_CHECKS_MAX {
@@ -193,6 +221,10 @@ impl SupervisedWorker {
                         silent_checks = 0;
                     }
                 }
+            }
+            if is_copy_due {
+                let copy = copies.borrow_and_update().clone();
+                is_copy_due = copy.is_some_and(|copy| !self.table.send_limits(self.index, &copy));
             }
             if is_blocked && was_heard {
                 is_blocked = false;

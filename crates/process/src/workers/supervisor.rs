@@ -4,18 +4,18 @@
 //! snapshots of the data directory. Decides only the requests that arrive over HTTP.
 
 use super::supervised::{Phase, SupervisedWorker};
-use super::table::{SummedMetrics, WorkerTable};
+use super::table::{SummedMetrics, SummedTop, WorkerTable};
 use crate::endpoints::Endpoints;
 use crate::lifecycle::Lifecycle;
 use crate::service::Service;
 use crate::signals::Signals;
-use crate::sockets::start::{open_addresses, request_takeover};
-use crate::sockets::{BoundAddress, Endpoint};
+use crate::sockets::BoundAddress;
+use crate::sockets::start::open_or_take_over;
 use crate::{DRAIN_MAX, Settings};
 use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_servers::http::Http;
+use tidegate_servers::http::TopPage;
 use tidegate_servers::rls::Rls;
 use tidegate_servers::{Health, Overload};
 use tokio::sync::watch;
@@ -28,14 +28,15 @@ const EXIT_MAX: Duration = Duration::from_secs(3);
 pub(crate) async fn serve(
     settings: &Settings,
     service: &Service,
-    count: u32,
+    (count, bound): (u32, Option<Vec<BoundAddress>>),
 ) -> anyhow::Result<()> {
     let mut signals = Signals::subscribe()?;
     // Checked here once, so that a mistake is reported once and not by each worker.
     Rls::check(&settings.rls)?;
-    let mut offer = request_takeover(settings).await?;
-    let mut addresses = open_addresses(settings, offer.as_mut()).await?;
-    let decides_requests = |address: &&mut BoundAddress| address.endpoint != Endpoint::Http;
+    let mut http = Endpoints::of_http(settings)?;
+    let http_tls = http.tls();
+    let (mut addresses, offer) = open_or_take_over(settings, bound).await?;
+    let decides_requests = |address: &&mut BoundAddress| address.endpoint.decides();
     for address in addresses.iter_mut().filter(decides_requests) {
         address.add_sockets(count as usize)?;
     }
@@ -52,14 +53,19 @@ pub(crate) async fn serve(
         tidegate_data_dir::maintain(service.store.clone(), settings.data_dir.sync_interval);
     let draining = watch::Sender::new(false);
     let shared = service.shared_health();
-    let (mut http, overload) = (Endpoints::new(), Overload::start());
-    for address in addresses.iter().filter(|address| address.endpoint == Endpoint::Http) {
+    let overload = Overload::start();
+    for address in addresses.iter().filter(|address| !address.endpoint.decides()) {
         for listener in address.listeners()? {
             let (draining, store) = (draining.subscribe(), store.clone());
             let workers = Some(table.serving());
             let health = Health { draining, store, workers, shared: shared.clone() };
             let parts = service.shared(health, overload.clone());
-            http.open_http(Http::new(parts, SummedMetrics(table.clone())), listener);
+            let top = service
+                .top
+                .clone()
+                .map(|own| Arc::new(SummedTop { table: table.clone(), own }) as Arc<dyn TopPage>);
+            let pages = (SummedMetrics(table.clone()), top);
+            http.open_pages(address.endpoint, listener, (&parts, service, settings), pages);
         }
     }
     if workers.serving(&mut signals, &table).await.is_none() {
@@ -67,15 +73,20 @@ pub(crate) async fn serve(
         return Ok(());
     }
     tracing::info!(workers = count, "ready");
-    let data_dir = &settings.data_dir.dir;
+    let data_dir = settings.data_dir.dir.as_deref();
     let lifecycle =
         Lifecycle::start(data_dir, service, (addresses, offer), http, draining, store_watch).await;
+    let recording = service.record();
     let reload = || {
         service.feed.reload();
         table.reload_all();
+        http_tls.iter().for_each(|tls| tls.reload());
     };
     let ended = lifecycle.until_stopped(&mut signals, reload, workers.lost()).await;
-    lifecycle.shut_down(ended, workers.drain(&mut signals)).await
+    let ended = lifecycle.shut_down(ended, workers.drain(&mut signals)).await;
+    // Requests that came over HTTP are in its own.
+    service.finish(recording).await;
+    ended
 }
 
 struct Workers {
@@ -96,7 +107,7 @@ impl Workers {
         let phase = watch::Sender::new(Phase::Starting);
         let (ready, ready_count) = watch::channel(0);
         let served: Vec<&BoundAddress> =
-            addresses.iter().filter(|address| address.endpoint != Endpoint::Http).collect();
+            addresses.iter().filter(|address| address.endpoint.decides()).collect();
         for index in 0..count {
             let shared = (service.feed.clone(), table.clone());
             let worker = SupervisedWorker::new((index, count), &served, shared, ready.clone())?;

@@ -5,16 +5,26 @@
 
 use super::messages::ToWorker;
 use crate::channel::Outgoing;
-use crate::service::ProcessMetrics;
+use crate::console::Counts;
+use crate::service::{ProcessMetrics, written};
+use crate::top::{self, ProcessTop};
+use std::fmt;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tidegate_servers::http::MetricsPage;
-use tidegate_stats::Snapshot;
+use tidegate_servers::http::{MetricsPage, PageForm, TopPage};
+use tidegate_stats::{RuleUse, Snapshot};
+use tidegate_top::{Decision, Summary};
 use tokio::sync::watch;
 
 /// How long a page waits for workers. Slower workers are included with their last report, up to a second old.
 const REPORT_WAIT_MAX: Duration = Duration::from_millis(250);
+
+/// The most decisions that a worker sends at once. The page that asks for them reads them at once.
+const DECISIONS_MAX: usize = 1_024;
 
 /// All workers, by number.
 pub(crate) struct WorkerTable {
@@ -36,6 +46,15 @@ struct Worker {
     is_serving: bool,
     round: u64,
     snapshot: Arc<Snapshot>,
+    brief_round: u64,
+    brief: Arc<Snapshot>,
+    rules_round: u64,
+    rules: Arc<RuleUse>,
+    top_round: u64,
+    top: Arc<Summary>,
+    decisions_round: u64,
+    /// Those that nobody has read yet.
+    decisions: Vec<Decision>,
 }
 
 impl WorkerTable {
@@ -59,6 +78,11 @@ impl WorkerTable {
         lock(&self.workers[index as usize])
     }
 
+    /// A worker has ended and is started again.
+    pub(crate) fn count_restart(&self) {
+        self.supervisor.worker_restarted();
+    }
+
     pub(crate) fn mark_started(&self, index: u32, link: Outgoing) {
         *self.worker(index) = Worker { link: Some(link), ..Worker::default() };
     }
@@ -73,6 +97,17 @@ impl WorkerTable {
         if let Err(error) = self.worker(index).send(message) {
             tracing::debug!(worker = index, %error, ?message, "a message to a worker was not sent");
         }
+    }
+
+    /// Sends the file of new limits to a worker. False if it has to be sent again.
+    pub(crate) fn send_limits(&self, index: u32, limits: &File) -> bool {
+        let worker = self.worker(index);
+        let Some(link) = &worker.link else { return true };
+        let sent = link.try_send_with(&ToWorker::Limits, limits.as_fd());
+        if let Err(error) = &sent {
+            tracing::debug!(worker = index, %error, "new limits were not sent to a worker");
+        }
+        sent.is_ok()
     }
 
     /// Sends a message to all workers that serve.
@@ -116,14 +151,49 @@ impl WorkerTable {
         self.reported.send_replace(());
     }
 
+    pub(crate) fn store_brief(&self, index: u32, round: u64, snapshot: Snapshot) {
+        let mut worker = self.worker(index);
+        (worker.brief_round, worker.brief) = (round, Arc::new(snapshot));
+        drop(worker);
+        self.reported.send_replace(());
+    }
+
+    pub(crate) fn store_rules(&self, index: u32, round: u64, used: RuleUse) {
+        let mut worker = self.worker(index);
+        (worker.rules_round, worker.rules) = (round, Arc::new(used));
+        drop(worker);
+        self.reported.send_replace(());
+    }
+
+    pub(crate) fn store_top(&self, index: u32, round: u64, summary: Summary) {
+        let mut worker = self.worker(index);
+        (worker.top_round, worker.top) = (round, Arc::new(summary));
+        drop(worker);
+        self.reported.send_replace(());
+    }
+
+    pub(crate) fn store_decisions(&self, index: u32, round: u64, decisions: Vec<Decision>) {
+        let mut worker = self.worker(index);
+        worker.decisions_round = round;
+        worker.decisions.extend(decisions);
+        let excess = worker.decisions.len().saturating_sub(DECISIONS_MAX);
+        worker.decisions.drain(..excess);
+        drop(worker);
+        self.reported.send_replace(());
+    }
+
     /// Requests reports and waits until all workers that serve have sent one, at most [`REPORT_WAIT_MAX`].
     async fn refresh(&self) {
+        self.request(|round| ToWorker::Report { round }, |worker| worker.round).await;
+    }
+
+    async fn request(&self, message: fn(u64) -> ToWorker, answered: fn(&Worker) -> u64) {
         let mut reported = self.reported.subscribe();
         let round = self.rounds.fetch_add(1, Ordering::Relaxed) + 1;
-        self.send_to_serving(&ToWorker::Report { round });
+        self.send_to_serving(&message(round));
         let is_late = |worker: &Mutex<Worker>| {
             let worker = lock(worker);
-            worker.is_serving && worker.round < round
+            worker.is_serving && answered(&worker) < round
         };
         let all = reported.wait_for(|()| !self.workers.iter().any(is_late));
         let _ = tokio::time::timeout(REPORT_WAIT_MAX, all).await;
@@ -144,10 +214,42 @@ impl Worker {
 }
 
 /// The metrics of the whole service.
+#[derive(Clone)]
 pub(crate) struct SummedMetrics(pub(crate) Arc<WorkerTable>);
 
+impl Counts for SummedMetrics {
+    async fn brief(&self) -> anyhow::Result<Snapshot> {
+        let table = &self.0;
+        table.request(|round| ToWorker::Brief { round }, |worker| worker.brief_round).await;
+        let mut sum = table.supervisor.brief().await?;
+        // Both at once, so that a worker that ends counts exactly once.
+        let ended_sum = lock(&table.ended_sum);
+        let each: Vec<_> = table.workers.iter().map(|worker| lock(worker).brief.clone()).collect();
+        sum.add_ended_of_same(&ended_sum);
+        drop(ended_sum);
+        each.iter().for_each(|snapshot| sum.add(snapshot));
+        Ok(sum)
+    }
+
+    async fn rule_use(&self) -> anyhow::Result<RuleUse> {
+        let table = self.0.clone();
+        table.request(|round| ToWorker::Rules { round }, |worker| worker.rules_round).await;
+        let mut sum = table.supervisor.rule_use().await?;
+        let summed = tokio::task::spawn_blocking(move || {
+            let ended_sum = lock(&table.ended_sum);
+            let workers = table.workers.iter();
+            let each: Vec<_> = workers.map(|worker| lock(worker).rules.clone()).collect();
+            sum.add(&RuleUse::of(&ended_sum));
+            drop(ended_sum);
+            each.iter().for_each(|used| sum.add(used));
+            sum
+        });
+        Ok(summed.await?)
+    }
+}
+
 impl MetricsPage for SummedMetrics {
-    async fn page(&self) -> anyhow::Result<String> {
+    async fn page(&self, form: PageForm) -> anyhow::Result<String> {
         self.0.refresh().await;
         let mut sum = self.0.supervisor.snapshot().await?;
         let (ended_sum, snapshots) = self.0.snapshots();
@@ -156,9 +258,64 @@ impl MetricsPage for SummedMetrics {
             for snapshot in snapshots {
                 sum.add(&snapshot);
             }
-            sum.text()
+            written(&sum, form)
         });
         Ok(summed.await?)
+    }
+}
+
+/// Who is limited in any of the processes.
+pub(crate) struct SummedTop {
+    pub(crate) table: Arc<WorkerTable>,
+    /// Of the supervisor, which decides what comes over HTTP.
+    pub(crate) own: ProcessTop,
+}
+
+impl fmt::Debug for SummedTop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SummedTop").finish_non_exhaustive()
+    }
+}
+
+impl SummedTop {
+    /// Brings the decisions of the workers to those of the supervisor.
+    async fn collect(&self) {
+        let round = |worker: &Worker| worker.decisions_round;
+        self.table.request(|round| ToWorker::Decisions { round }, round).await;
+        for worker in &self.table.workers {
+            self.own.recorder.add_decisions(std::mem::take(&mut lock(worker).decisions));
+        }
+    }
+
+    async fn summary(&self) -> Summary {
+        self.table.request(|round| ToWorker::Top { round }, |worker| worker.top_round).await;
+        let workers = self.table.workers.iter().map(|worker| lock(worker).top.clone());
+        let (workers, own): (Vec<Arc<Summary>>, _) = (workers.collect(), self.own.clone());
+        let merged = tokio::task::spawn_blocking(move || {
+            let mut sum = own.read();
+            for worker in workers {
+                sum.merge(Arc::unwrap_or_clone(worker));
+            }
+            sum
+        });
+        merged.await.unwrap_or_default()
+    }
+}
+
+impl TopPage for SummedTop {
+    fn answer<'a>(
+        &'a self,
+        query: &'a str,
+    ) -> Pin<Box<dyn Future<Output = (u16, String)> + Send + 'a>> {
+        Box::pin(top::answer(query, async || self.summary().await))
+    }
+
+    fn decisions<'a>(
+        &'a self,
+        query: &'a str,
+        last: Option<u64>,
+    ) -> Pin<Box<dyn Future<Output = (u16, String)> + Send + 'a>> {
+        Box::pin(top::decisions((query, last), &self.own.recorder, async || self.collect().await))
     }
 }
 

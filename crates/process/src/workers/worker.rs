@@ -11,6 +11,7 @@ use crate::logging::{self, Process};
 use crate::service::{OpenFeed, ProcessMetrics, Service};
 use crate::signals::{Action, Signals};
 use crate::sockets::Endpoint;
+use crate::top::ProcessTop;
 use crate::{end, runtime};
 use anyhow::{Context, bail};
 use std::fs::File;
@@ -18,7 +19,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use tidegate_servers::{Address, Health, Listener, Overload};
-use tidegate_stats::Snapshot;
+use tidegate_stats::{RuleUse, Snapshot};
+use tidegate_top::Summary;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
@@ -28,6 +30,8 @@ const SNAPSHOT_BYTES_MAX: usize = 16 * 1024 * 1024;
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// A snapshot of thousands of rules takes long to build; this keeps it to 1 % of the time.
 const REPORT_PAUSE: u32 = 100;
+/// Of who is limited, with the same allowance for JSON. Some 3,000 descriptors.
+const SUMMARY_BYTES_MAX: usize = 1024 * 1024;
 const LAST_REPORT_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +56,8 @@ pub(crate) fn run(settings: &Settings, open_feed: &OpenFeed<'_>) -> anyhow::Resu
     let serve = || {
         let assigned =
             (0..sockets).map(|_| channel.receive_with()).collect::<anyhow::Result<_>>()?;
-        let service = Service::open(settings, |observer| open_feed(Some(&limits), observer))?;
+        let service =
+            Service::open(settings, |observer| open_feed(Some(&limits), observer), |_| Ok(()))?;
         serve(settings, &service, channel, assigned)
     };
     let served = serve();
@@ -115,9 +120,10 @@ async fn serve_all(
         endpoints.open(endpoint, listener, &services);
     }
     let reloading = tokio::spawn(service.feed.clone().run(service.authority.clone()));
-    let (rounds, requested) = mpsc::channel(1);
-    let reporter = tokio::spawn(report(service.page_without_store(), outgoing, requested));
-    let tending = service.tend();
+    let (rounds, requested) = Rounds::new();
+    let sources = (service.page_without_store(), service.top.clone());
+    let reporter = tokio::spawn(report(sources, outgoing, requested));
+    let (tending, recording) = (service.tend(), service.record());
     tracing::debug!("serving");
 
     let reload = || {
@@ -126,7 +132,7 @@ async fn serve_all(
     };
     let ended = loop {
         tokio::select! {
-            ended = follow_supervisor(&mut incoming, &reload, &rounds) => break Ok(ended),
+            ended = follow_supervisor(&mut incoming, service, &reload, &rounds) => break Ok(ended),
             requested = signals.next() => match requested {
                 Action::Stop => break Ok(ServeEnd::Stopped),
                 Action::Reload => reload(),
@@ -140,6 +146,7 @@ async fn serve_all(
     // as systemd does, does not mean to cut calls short.
     endpoints.drain(std::future::pending()).await;
     service.leave(tending).await;
+    service.finish(recording).await;
     store_watch.abort();
     drop(rounds);
     let _ = tokio::time::timeout(LAST_REPORT_MAX, reporter).await;
@@ -149,15 +156,32 @@ async fn serve_all(
 /// Executes the commands of the supervisor until it says to drain, or is gone.
 async fn follow_supervisor(
     incoming: &mut Incoming,
+    service: &Service,
     reload: &impl Fn(),
-    rounds: &mpsc::Sender<u64>,
+    rounds: &Rounds,
 ) -> ServeEnd {
     loop {
         match incoming.receive().await {
             Ok(Some(ToWorker::Reload)) => reload(),
+            Ok(Some(ToWorker::Limits)) => match incoming.file() {
+                Ok(file) => service.feed.replace_by_copy(File::from(file)),
+                Err(error) => tracing::error!(%error, "new limits did not arrive"),
+            },
             // If an earlier request is still pending, a later snapshot answers this one too.
             Ok(Some(ToWorker::Report { round })) => {
-                let _ = rounds.try_send(round);
+                let _ = rounds.metrics.try_send(round);
+            }
+            Ok(Some(ToWorker::Brief { round })) => {
+                let _ = rounds.brief.try_send(round);
+            }
+            Ok(Some(ToWorker::Rules { round })) => {
+                let _ = rounds.rules.try_send(round);
+            }
+            Ok(Some(ToWorker::Top { round })) => {
+                let _ = rounds.top.try_send(round);
+            }
+            Ok(Some(ToWorker::Decisions { round })) => {
+                let _ = rounds.decisions.try_send(round);
             }
             Ok(Some(ToWorker::Drain)) => return ServeEnd::Stopped,
             Ok(Some(other @ (ToWorker::Start { .. } | ToWorker::Serve))) => {
@@ -175,11 +199,48 @@ async fn follow_supervisor(
     }
 }
 
-/// Sends the metrics when requested, every second, and at the end.
+/// Passes the numbers of requests for reports to the task that sends them.
+struct Rounds {
+    metrics: mpsc::Sender<u64>,
+    brief: mpsc::Sender<u64>,
+    rules: mpsc::Sender<u64>,
+    top: mpsc::Sender<u64>,
+    decisions: mpsc::Sender<u64>,
+}
+
+/// The other ends.
+struct Requested {
+    metrics: mpsc::Receiver<u64>,
+    brief: mpsc::Receiver<u64>,
+    rules: mpsc::Receiver<u64>,
+    top: mpsc::Receiver<u64>,
+    decisions: mpsc::Receiver<u64>,
+}
+
+impl Rounds {
+    fn new() -> (Rounds, Requested) {
+        let (metrics, from_metrics) = mpsc::channel(1);
+        let (brief, from_brief) = mpsc::channel(1);
+        let (rules, from_rules) = mpsc::channel(1);
+        let (top, from_top) = mpsc::channel(1);
+        let (decisions, from_decisions) = mpsc::channel(1);
+        let requested = Requested {
+            metrics: from_metrics,
+            brief: from_brief,
+            rules: from_rules,
+            top: from_top,
+            decisions: from_decisions,
+        };
+        (Rounds { metrics, brief, rules, top, decisions }, requested)
+    }
+}
+
+/// Sends the metrics when requested, every second, and at the end. Sends parts of them, who is limited, and
+/// decisions, only when that is requested.
 async fn report(
-    metrics: ProcessMetrics,
+    (metrics, top): (ProcessMetrics, Option<ProcessTop>),
     mut outgoing: Outgoing,
-    mut requested: mpsc::Receiver<u64>,
+    mut requested: Requested,
 ) {
     let (mut round, mut sent) = (0, Snapshot::default());
     let (mut is_last, mut is_too_long) = (false, false);
@@ -187,10 +248,43 @@ async fn report(
     while !is_last {
         let before = round;
         tokio::select! {
-            requested = requested.recv() => match requested {
+            requested = requested.metrics.recv() => match requested {
                 Some(requested) => round = requested,
                 None => is_last = true,
             },
+            Some(round) = requested.brief.recv() => {
+                let Ok(snapshot) = metrics.brief().await else { continue };
+                if outgoing.send(&FromWorker::Brief { round, snapshot }).await.is_err() {
+                    return;
+                }
+            }
+            Some(round) = requested.rules.recv() => {
+                let Ok(mut used) = metrics.rule_use().await else { continue };
+                if used.bytes() > SNAPSHOT_BYTES_MAX {
+                    // As the metrics are missing then, which is logged.
+                    used = RuleUse::default();
+                }
+                if outgoing.send(&FromWorker::Rules { round, used }).await.is_err() {
+                    return;
+                }
+            }
+            Some(round) = requested.top.recv() => {
+                let mut summary = Summary::default();
+                if let Some(top) = &top {
+                    summary = top.summary().await;
+                    summary.bound(SUMMARY_BYTES_MAX);
+                }
+                if outgoing.send(&FromWorker::Top { round, summary }).await.is_err() {
+                    return;
+                }
+            }
+            Some(round) = requested.decisions.recv() => {
+                let decisions = top.as_ref().map(|top| top.recorder.take_decisions());
+                let decisions = decisions.unwrap_or_default();
+                if outgoing.send(&FromWorker::Decisions { round, decisions }).await.is_err() {
+                    return;
+                }
+            }
             () = tokio::time::sleep(REPORT_EVERY) => {}
         }
         let mut message = FromWorker::Alive;

@@ -5,6 +5,7 @@
 use super::MemberId;
 use super::flight::{Change, Flight, FlightId};
 use crate::image::Image;
+use crate::slots::{Lane, Lanes, slot_of};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -12,15 +13,21 @@ use std::sync::Arc;
 use tidegate_core::Timestamp;
 use tidegate_store::Hashed;
 
+/// The bytes of images in batches, beyond the last one. Updates wait meanwhile.
+const BYTES_MAX: usize = 64 * 1024 * 1024;
+
 /// All batches, by number and by key.
 #[derive(Debug)]
 pub(super) struct Batches {
     keys_max: usize,
     next: u64,
     batches: HashMap<FlightId, Batch>,
+    /// Those of all images in batches.
+    bytes: usize,
     uses: HashMap<Hashed, Use>,
-    /// Batches that were ready to take off. Some may have been merged or dissolved since.
-    ready: VecDeque<FlightId>,
+    lanes: Lanes,
+    /// Batches that were ready to take off, by lane. Some may have been merged or dissolved since.
+    ready: Vec<VecDeque<FlightId>>,
 }
 
 #[derive(Debug)]
@@ -52,17 +59,31 @@ struct Place {
 pub(super) type Joined = SmallVec<[FlightId; 2]>;
 
 impl Batches {
-    pub(super) fn new(keys_max: usize) -> Batches {
+    pub(super) fn new(keys_max: usize, lanes: Lanes) -> Batches {
         Batches {
             keys_max,
             next: 0,
             batches: HashMap::new(),
+            bytes: 0,
             uses: HashMap::new(),
-            ready: VecDeque::new(),
+            lanes,
+            ready: Vec::new(),
         }
     }
 
-    /// The forming batches that an update of `keys` has to join, all as one. None if they have no room for all keys.
+    /// Whether one flight can have all `keys`. Batches share keys with the updates in them, so that of a batch, too.
+    pub(super) fn reaches(&self, keys: &[Hashed]) -> bool {
+        match (&self.lanes, keys.split_first()) {
+            (Lanes::One, _) | (_, None) => true,
+            (Lanes::Slots(_), Some((first, others))) => {
+                let slot = slot_of(first);
+                others.iter().all(|key| slot_of(key) == slot)
+            }
+        }
+    }
+
+    /// The forming batches that an update of `keys` has to join, all as one. None if they have no room for all keys, or if images take too
+    /// much memory.
     pub(super) fn joined(&self, keys: &[Hashed]) -> Option<Joined> {
         let (mut joined, mut new) = (Joined::new(), 0);
         for (index, key) in keys.iter().enumerate() {
@@ -75,7 +96,8 @@ impl Batches {
         }
         let size = |id: &FlightId| self.batches.get(id).map_or(0, |batch| batch.changes.len());
         let total = joined.iter().map(size).sum::<usize>() + new;
-        (joined.is_empty() || total <= self.keys_max).then_some(joined)
+        let has_room = self.bytes <= BYTES_MAX && (joined.is_empty() || total <= self.keys_max);
+        has_room.then_some(joined)
     }
 
     /// The batch that the batches `joined` are now, with one more update.
@@ -130,9 +152,15 @@ impl Batches {
         let Some(batch) = self.batches.get_mut(&id) else { return };
         let changes = Arc::make_mut(&mut batch.changes);
         let used = self.uses.entry(change.key).or_default();
+        self.bytes += change.after.len();
         match used.forming {
-            Some(place) => changes[place.index].after = change.after,
+            Some(place) => {
+                let own = &mut changes[place.index];
+                self.bytes -= own.after.len();
+                own.after = change.after;
+            }
             None => {
+                self.bytes += change.before.len();
                 used.forming = Some(Place { batch: id, index: changes.len() });
                 batch.blocked += usize::from(used.flying.is_some());
                 changes.push(change);
@@ -147,21 +175,44 @@ impl Batches {
         Some(&self.batches.get(&place.batch)?.changes.get(place.index)?.after)
     }
 
-    /// Queues batch `id` if no flight has one of its keys. Returns whether it has.
-    pub(super) fn get_ready(&mut self, id: FlightId) -> bool {
-        let Some(batch) = self.batches.get_mut(&id) else { return false };
-        let is_free = batch.blocked == 0 && !batch.is_queued;
-        if is_free {
-            batch.is_queued = true;
-            self.ready.push_back(id);
+    /// Queues batch `id` if no flight has one of its keys. Returns its lane then.
+    pub(super) fn get_ready(&mut self, id: FlightId) -> Option<Lane> {
+        let batch = self.batches.get_mut(&id)?;
+        if batch.blocked > 0 || batch.is_queued {
+            return None;
         }
-        is_free
+        batch.is_queued = true;
+        let lane = batch.changes.first().map_or(0, |change| self.lanes.of(&change.key));
+        if self.ready.len() <= lane {
+            self.ready.resize_with(lane + 1, VecDeque::new);
+        }
+        self.ready[lane].push_back(id);
+        Some(lane)
     }
 
-    /// Makes a flight of the batch that has been ready for longest.
-    pub(super) fn depart(&mut self) -> Option<Flight> {
+    pub(super) fn lane_of(&self, slot: usize) -> Lane {
+        self.lanes.of_slot(slot)
+    }
+
+    /// Changes the lanes. Returns those in which batches are ready now.
+    pub(super) fn set_lanes(&mut self, change: impl FnOnce(&mut Lanes)) -> Vec<Lane> {
+        change(&mut self.lanes);
+        let queued: Vec<FlightId> = self.ready.iter_mut().flat_map(|lane| lane.drain(..)).collect();
+        let mut lanes = Vec::new();
+        for id in queued {
+            if let Some(batch) = self.batches.get_mut(&id) {
+                batch.is_queued = false;
+                lanes.extend(self.get_ready(id));
+            }
+        }
+        lanes
+    }
+
+    /// Makes a flight of the batch that has been ready for longest in a lane.
+    pub(super) fn depart(&mut self, lane: Lane) -> Option<Flight> {
+        let ready = self.ready.get_mut(lane)?;
         let (id, batch) = loop {
-            let id = self.ready.pop_front()?;
+            let id = ready.pop_front()?;
             let Some(batch) = self.batches.get_mut(&id) else { continue };
             batch.is_queued = false;
             // A batch that it was merged with may have to wait.
@@ -177,13 +228,15 @@ impl Batches {
             *used = Use { flying: Some(Place { batch: id, index }), forming: None };
         }
         let (latest, earliest) = (batch.latest, batch.earliest);
-        Some(Flight { id, latest, earliest, changes: batch.changes.clone() })
+        let changes = batch.changes.clone();
+        Some(Flight { id, latest, earliest, changes, hops: 0, is_asking: false })
     }
 
     /// Removes a flight. Its changes are still to be passed to [`Batches::unblock`] or [`Batches::dissolve`].
     pub(super) fn land(&mut self, id: FlightId) -> Option<Batch> {
         let batch = self.batches.remove(&id)?;
         for change in &*batch.changes {
+            self.bytes -= change.before.len() + change.after.len();
             if let Some(used) = self.uses.get_mut(&change.key) {
                 used.flying = None;
                 if used.forming.is_none() {
@@ -194,19 +247,18 @@ impl Batches {
         Some(batch)
     }
 
-    /// Queues the batches that are ready now that a flight with these changes has landed well. Returns whether there
-    /// are any.
-    pub(super) fn unblock(&mut self, changes: &[Change]) -> bool {
-        let mut is_any_ready = false;
+    /// Queues the batches that are ready now that a flight with these changes has landed well. Returns their lanes.
+    pub(super) fn unblock(&mut self, changes: &[Change]) -> SmallVec<[Lane; 4]> {
+        let mut ready = SmallVec::new();
         for change in changes {
             let Some(place) = self.uses.get(&change.key).and_then(|used| used.forming) else {
                 continue;
             };
             let Some(batch) = self.batches.get_mut(&place.batch) else { continue };
             batch.blocked -= 1;
-            is_any_ready |= self.get_ready(place.batch);
+            ready.extend(self.get_ready(place.batch));
         }
-        is_any_ready
+        ready
     }
 
     /// Removes the batches that formed on changes which did not take place.
@@ -218,6 +270,7 @@ impl Batches {
             };
             let Some(batch) = self.batches.remove(&place.batch) else { continue };
             for change in &*batch.changes {
+                self.bytes -= change.before.len() + change.after.len();
                 if let Some(used) = self.uses.get_mut(&change.key) {
                     used.forming = None;
                     if used.flying.is_none() {
@@ -232,6 +285,6 @@ impl Batches {
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.batches.is_empty() && self.uses.is_empty()
+        self.batches.is_empty() && self.uses.is_empty() && self.bytes == 0
     }
 }

@@ -19,6 +19,10 @@ pub(crate) struct Flight {
     pub(crate) earliest: Timestamp,
     /// In the order of the keys, each once.
     pub(crate) changes: Arc<Vec<Change>>,
+    /// How often a server has sent it to another one.
+    pub(crate) hops: u8,
+    /// Whether the server is to serve a slot that is on its way to it.
+    pub(crate) is_asking: bool,
 }
 
 /// The change of one key. Equal images say that the key must not have changed.

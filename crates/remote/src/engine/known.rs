@@ -1,7 +1,8 @@
 //! Images that the server had when it last told them.
 //!
-//! Owns a cache of fixed capacity. It has two generations: when the younger is full, it becomes the older. An image
-//! that is used moves to the younger. A forgotten image costs its key a second round trip, nothing else.
+//! Owns a cache of fixed capacity. It has two generations: when the younger is full, by its images or by their bytes, it
+//! becomes the older. An image that is used moves to the younger. A forgotten image costs its key a second round trip,
+//! nothing else.
 
 use crate::image::Image;
 use hashbrown::HashMap;
@@ -10,6 +11,9 @@ use tidegate_store::Hashed;
 
 /// The images of one generation.
 const GENERATION: usize = 32_768;
+/// The bytes of one generation, if it has more than one image. A state takes up to 300, a place some hundred; one with an
+/// exact window of a day up to 400,000.
+const BYTES: usize = 32 * 1024 * 1024;
 
 /// An image, and when the server had it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,6 +26,8 @@ pub(crate) struct Seen {
 pub(crate) struct Known {
     generation: usize,
     young: HashMap<Hashed, Seen>,
+    /// Those of `young`.
+    bytes: usize,
     old: HashMap<Hashed, Seen>,
 }
 
@@ -31,7 +37,7 @@ impl Known {
     }
 
     fn with_generations_of(generation: usize) -> Known {
-        Known { generation, young: HashMap::new(), old: HashMap::new() }
+        Known { generation, young: HashMap::new(), bytes: 0, old: HashMap::new() }
     }
 
     pub(crate) fn get(&mut self, key: &Hashed) -> Option<&Seen> {
@@ -43,17 +49,23 @@ impl Known {
     }
 
     pub(crate) fn insert(&mut self, key: Hashed, seen: Seen) {
-        if self.young.len() >= self.generation && !self.young.contains_key(&key) {
+        let (own, more) = (self.young.get(&key).map(heap_bytes), heap_bytes(&seen));
+        let rest = self.bytes - own.unwrap_or(0);
+        let is_full = self.young.len() >= self.generation && own.is_none();
+        if is_full || rest > 0 && rest + more > BYTES {
             // Keeps the table of the one before last, so that memory is allocated twice at most.
             std::mem::swap(&mut self.young, &mut self.old);
             self.young.clear();
+            self.bytes = more;
+        } else {
+            self.bytes = rest + more;
         }
         self.old.remove(&key);
         self.young.insert(key, seen);
     }
 
     pub(crate) fn forget(&mut self, key: &Hashed) {
-        self.young.remove(key);
+        self.bytes -= self.young.remove(key).as_ref().map_or(0, heap_bytes);
         self.old.remove(key);
     }
 
@@ -61,6 +73,11 @@ impl Known {
     pub(crate) fn capacity(&self) -> usize {
         self.young.capacity() + self.old.capacity()
     }
+}
+
+/// The bytes of an image that are not in place.
+fn heap_bytes(seen: &Seen) -> usize {
+    if seen.image.spilled() { seen.image.len() } else { 0 }
 }
 
 #[cfg(test)]
@@ -103,5 +120,22 @@ mod tests {
             known.insert(Hashed::narrow(number), seen(1));
         }
         assert!(known.capacity() <= 4 * GENERATION, "{}", known.capacity());
+    }
+
+    #[test]
+    fn long_images_are_bounded_by_their_bytes() {
+        let mut known = Known::new();
+        let long = || Seen { image: Image::from_elem(1, BYTES / 10), at: Timestamp::default() };
+        for number in 0..200 {
+            known.insert(Hashed::narrow(number), long());
+            known.insert(Hashed::narrow(number), long());
+            assert!(known.young.len() <= 10 && known.old.len() <= 10);
+            assert_eq!(known.bytes, known.young.len() * (BYTES / 10));
+        }
+        known.forget(&Hashed::narrow(199));
+        assert_eq!(known.bytes, known.young.len() * (BYTES / 10));
+        let huge = Seen { image: Image::from_elem(1, 2 * BYTES), at: Timestamp::default() };
+        known.insert(Hashed::narrow(500), huge.clone());
+        assert_eq!(known.get(&Hashed::narrow(500)), Some(&huge));
     }
 }

@@ -10,5 +10,5 @@ use crate::image::Retention;
 const RETENTION: Retention = Retention { slack_secs: 10, jitter_secs: 5 };
 
 fn rules(patience: u64) -> Rules {
-    Rules { patience, retention: RETENTION, keys_max: 256 }
+    Rules { patience, retention: RETENTION, layout: Layout::Each, keys_max: 256 }
 }

@@ -1,29 +1,18 @@
-//! From settings to a stream: TCP, a Unix socket, TLS; and the primary that sentinels know.
+//! From settings to a connection; and the primary that sentinels know.
 
-use super::any_name::AnyName;
 use super::bounded::{Allowance, Bounded};
 use crate::engine::Cause;
-use crate::settings::{Address, Credentials, Servers, Settings, Tls};
+use crate::settings::{Address, Credentials, Servers, Settings};
+use crate::stream::Streams;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, RedisConnectionInfo, Value, cmd};
-use rustls::crypto::aws_lc_rs;
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
-use tokio_rustls::TlsConnector;
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Opens connections.
 pub(super) struct Dialer {
     servers: Servers,
     info: RedisConnectionInfo,
-    tls: Option<TlsConnector>,
+    streams: Streams,
 }
 
 /// A connection that has been made, and its task. Dropping it closes the connection.
@@ -49,9 +38,9 @@ impl Dialer {
         {
             return Err("no address of a sentinel is given".to_owned());
         }
-        let tls = settings.tls.as_ref().map(connector).transpose()?;
+        let streams = Streams::new(settings)?;
         let info = info(&settings.credentials).set_db(i64::from(settings.database));
-        Ok(Dialer { servers: settings.servers.clone(), info, tls })
+        Ok(Dialer { servers: settings.servers.clone(), info, streams })
     }
 
     /// Connects to the present primary.
@@ -62,7 +51,14 @@ impl Dialer {
                 let address = self.ask_sentinels(sentinels, primary, credentials).await?;
                 self.open(&address, &self.info).await
             }
+            Servers::Cluster { .. } => Err(Cause::new("a cluster has no primary")),
+            Servers::Memcached(_) => Err(Cause::new("memcached is no Redis")),
         }
+    }
+
+    /// Connects to a node of a cluster.
+    pub(super) async fn dial_node(&self, address: &Address) -> Result<Connection, Cause> {
+        self.open(address, &self.info).await
     }
 
     async fn ask_sentinels(
@@ -111,7 +107,7 @@ impl Dialer {
         address: &Address,
         info: &RedisConnectionInfo,
     ) -> Result<Connection, Cause> {
-        let stream = self.stream(address).await;
+        let stream = self.streams.open(address).await;
         let stream = stream.map_err(|error| Cause::new(&format!("{address}: {error}")))?;
         let allowance = Allowance::new();
         // An answer that is late is a matter of the flight.
@@ -121,23 +117,6 @@ impl Dialer {
         let made = MultiplexedConnection::new_with_config(info, stream, config).await;
         let (commands, task) = made.map_err(|error| Cause::new(&format!("{address}: {error}")))?;
         Ok(Connection { commands, allowance, task: Task(tokio::spawn(task)) })
-    }
-
-    async fn stream(&self, address: &Address) -> std::io::Result<Box<dyn Stream>> {
-        let (host, stream) = match address {
-            Address::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
-            Address::Tcp { host, port } => {
-                (host, TcpStream::connect((host.as_str(), *port)).await?)
-            }
-        };
-        stream.set_nodelay(true)?;
-        match &self.tls {
-            None => Ok(Box::new(stream)),
-            Some(tls) => {
-                let name = ServerName::try_from(host.clone()).map_err(std::io::Error::other)?;
-                Ok(Box::new(tls.connect(name, stream).await?))
-            }
-        }
     }
 }
 
@@ -151,44 +130,4 @@ fn info(credentials: &Credentials) -> RedisConnectionInfo {
         info = info.set_password(password);
     }
     info
-}
-
-fn connector(tls: &Tls) -> Result<TlsConnector, String> {
-    let certificates = |what: &str, pem: &[u8]| {
-        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-        match found {
-            Ok(found) if !found.is_empty() => Ok(found),
-            Ok(_) => Err(format!("{what}: no certificate in PEM")),
-            Err(error) => Err(format!("{what}: {error}")),
-        }
-    };
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates("the authorities of the servers", &tls.ca)? {
-        roots
-            .add(certificate)
-            .map_err(|error| format!("the authorities of the servers: {error}"))?;
-    }
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
-    let builder = match tls.skips_hostname {
-        false => builder.with_root_certificates(roots),
-        true => {
-            let verifier = AnyName::new(roots, provider)?;
-            builder.dangerous().with_custom_certificate_verifier(verifier)
-        }
-    };
-    let config = match &tls.client {
-        None => builder.with_no_client_auth(),
-        Some((certificate, key)) => {
-            let chain = certificates("the client's certificate", certificate)?;
-            let key = PrivateKeyDer::from_pem_slice(key)
-                .map_err(|_| "the client's key: no private key in PEM".to_owned())?;
-            builder.with_client_auth_cert(chain, key).map_err(|error| {
-                format!("the client's certificate and key do not go together: {error}")
-            })?
-        }
-    };
-    Ok(TlsConnector::from(Arc::new(config)))
 }

@@ -2,27 +2,34 @@
 //!
 //! A flight that was taken lands in any case: when it is dropped, it has failed.
 
-use super::Inner;
+use super::Node;
 use super::bounded::Allowance;
 use super::dial::Connection;
-use super::open::{NO_TIME, Opened, micros, server_error};
-use super::script::{Answer, Calls, Outcome, SCRIPT};
+use super::nodes::Redirection;
+use super::open::{Opened, server_error};
+use super::script::{Answers, Calls, Outcome, SCRIPT, is_asking};
 use crate::engine::{Cause, Flight, Landing};
 use crate::shared::{Shared, add};
+use crate::slots::Lane;
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{Pipeline, Value, cmd};
+use ::redis::{Pipeline, ServerError, Value, cmd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 
 /// The keys of the flights that are sent together, about.
 const PIPELINE_KEYS: usize = 256;
 /// So many pipelines may be unanswered. Their answers take up to 5 MiB.
 const PIPELINES_MAX: usize = 32;
+/// The same where each waits for replicas: the server does nothing else for the connection meanwhile.
+const PIPELINES_MAX_WAITING: usize = 2;
 /// How often the server is asked for its time and the seed.
 const PROBE: Duration = Duration::from_millis(250);
-const PROBE_BYTES: usize = 2_048;
+/// How often a flight goes on from one node of a cluster to another.
+const HOPS_MAX: u8 = 5;
+/// The pause before a node is asked again that has some keys of a slot on its way, but not all.
+const TRY_AGAIN: Duration = Duration::from_millis(3);
 
 /// Flights that this connection has taken.
 struct Airborne {
@@ -52,24 +59,28 @@ impl Drop for Airborne {
     }
 }
 
-impl Inner {
+impl Node {
     /// Serves until the connection is of no use. Returns why, and whether the server has answered before.
-    pub(super) async fn serve(self: &Arc<Inner>, opened: Opened) -> (Cause, bool) {
+    pub(super) async fn serve(&self, opened: Opened) -> (Cause, bool) {
         let Opened { connection, script } = opened;
         let Connection { commands, allowance, mut task } = connection;
         let wire = Wire {
             commands,
             allowance,
             script: script.into(),
-            shared: self.shared.clone(),
-            calls: self.calls.clone().into(),
-            timeout: self.timeout,
+            shared: self.inner.shared.clone(),
+            node: self.clone(),
+            timeout: self.inner.timeout,
             closed: Arc::default(),
         };
         let mut flying = JoinSet::new();
         let mut probes = interval(PROBE);
         probes.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut has_answered = false;
+        let pipelines_max = match self.inner.calls.replicas {
+            0 => PIPELINES_MAX,
+            _ => PIPELINES_MAX_WAITING,
+        };
         let cause = loop {
             tokio::select! {
                 Some(ended) = flying.join_next() => match ended {
@@ -77,14 +88,16 @@ impl Inner {
                     Ok(Err(cause)) => break cause,
                     Err(error) => break Cause::new(&format!("a task of the connection failed: {error}")),
                 },
-                () = self.shared.ready(), if flying.len() < PIPELINES_MAX => {
-                    let flights = self.shared.depart(PIPELINE_KEYS);
+                () = self.door.ready(), if flying.len() < pipelines_max => {
+                    // After the updates of all tasks that are ready, so that these go out together.
+                    yield_now().await;
+                    let flights = self.inner.shared.depart(&self.door, PIPELINE_KEYS);
                     if !flights.is_empty() {
-                        flying.spawn(wire.clone().fly(flights));
+                        flying.spawn(wire.clone().fly(wire.airborne(flights)));
                     }
                 }
                 _ = probes.tick() => {
-                    flying.spawn(wire.clone().probe(self.clone()));
+                    flying.spawn(wire.clone().probe());
                 }
                 _ = &mut task.0 => break ended(&mut flying).await,
             }
@@ -107,13 +120,13 @@ async fn ended(flying: &mut JoinSet<Result<(), Cause>>) -> Cause {
 
 /// A connection, for one pipeline.
 #[derive(Clone)]
-struct Wire {
+pub(super) struct Wire {
     commands: MultiplexedConnection,
     allowance: Allowance,
     script: Arc<str>,
-    shared: Arc<Shared>,
-    calls: Arc<Calls>,
-    timeout: Duration,
+    pub(super) shared: Arc<Shared>,
+    pub(super) node: Node,
+    pub(super) timeout: Duration,
     closed: Arc<OnceLock<Cause>>,
 }
 
@@ -121,16 +134,52 @@ struct Wire {
 enum Next {
     Land(Landing),
     Load,
-    /// Send it again after a pause.
-    Wait(Duration),
+    /// Send it again after a pause, or fail it for this cause.
+    Wait(Duration, &'static str),
+    /// Another server has its keys.
+    SendOn {
+        lane: Lane,
+        is_asking: bool,
+    },
+}
+
+/// The answers to a pipeline of flights.
+struct Sent {
+    told: Vec<Told>,
+    /// Why changes do not count as made, if so: too few replicas have them.
+    unkept: Option<Cause>,
+}
+
+/// What the server says of a flight.
+enum Told {
+    /// At this time, in microseconds.
+    Outcome(u64, Outcome),
+    Error(ServerError),
+    Nonsense(Cause),
+}
+
+/// What an answer says of each flight of its call.
+fn each(flights: &[Flight], answer: Value) -> Vec<Told> {
+    if let Value::ServerError(error) = answer {
+        return flights.iter().map(|_| Told::Error(error.clone())).collect();
+    }
+    match Answers::read(answer, flights.iter().map(|flight| flight.changes.len())) {
+        Ok(Answers { micros, outcomes }) => {
+            outcomes.into_iter().map(|outcome| Told::Outcome(micros, outcome)).collect()
+        }
+        Err(cause) => flights.iter().map(|_| Told::Nonsense(cause.clone())).collect(),
+    }
 }
 
 impl Wire {
+    /// They land also if the task that has them is dropped before it runs.
+    fn airborne(&self, flights: Vec<Flight>) -> Airborne {
+        Airborne { shared: self.shared.clone(), flights, closed: self.closed.clone() }
+    }
+
     /// Sends flights until each has landed. An error says that the connection is of no use.
-    async fn fly(mut self, flights: Vec<Flight>) -> Result<(), Cause> {
+    async fn fly(mut self, mut airborne: Airborne) -> Result<(), Cause> {
         let deadline = Instant::now() + self.timeout;
-        let (shared, closed) = (self.shared.clone(), self.closed.clone());
-        let mut airborne = Airborne { shared, flights, closed };
         let (mut must_load, mut was_loaded) = (false, false);
         while !airborne.flights.is_empty() {
             let answers = self.send(&airborne.flights, must_load, deadline).await;
@@ -139,15 +188,31 @@ impl Wire {
             must_load = false;
             let (mut landings, mut landed, mut rest) = (Vec::new(), Vec::new(), Vec::new());
             let (mut wait, mut broken) = (Duration::ZERO, None);
-            for (flight, answer) in std::mem::take(&mut airborne.flights).into_iter().zip(answers) {
-                match self.next(&flight, answer, was_loaded, &mut broken) {
-                    Next::Land(landing) => {
+            let Sent { told, unkept } = answers;
+            for (mut flight, told) in std::mem::take(&mut airborne.flights).into_iter().zip(told) {
+                match (self.next(&flight, told, was_loaded, &mut broken), &unkept) {
+                    (Next::Land(Landing::Done), Some(cause)) => {
+                        landings.push(Landing::Failed(cause.clone()));
+                        landed.push(flight);
+                        continue;
+                    }
+                    (Next::Land(landing), _) => {
                         landings.push(landing);
                         landed.push(flight);
                         continue;
                     }
-                    Next::Load => must_load = true,
-                    Next::Wait(pause) => wait = wait.max(pause),
+                    (Next::SendOn { lane, is_asking }, _) => {
+                        (flight.hops, flight.is_asking) = (flight.hops + 1, is_asking);
+                        self.shared.send_on(lane, flight);
+                        continue;
+                    }
+                    (Next::Load, _) => must_load = true,
+                    (Next::Wait(pause, cause), _) if Instant::now() + pause > deadline => {
+                        landings.push(Landing::Failed(Cause::new(cause)));
+                        landed.push(flight);
+                        continue;
+                    }
+                    (Next::Wait(pause, _), _) => wait = wait.max(pause),
                 }
                 rest.push(flight);
             }
@@ -169,23 +234,38 @@ impl Wire {
         flights: &[Flight],
         must_load: bool,
         deadline: Instant,
-    ) -> Result<Vec<Value>, Cause> {
-        let mut pipeline = Pipeline::with_capacity(flights.len() + 1);
+    ) -> Result<Sent, Cause> {
+        let inner = self.node.inner.clone();
+        let calls = &inner.calls;
+        let mut pipeline = Pipeline::with_capacity(4);
         if must_load {
             pipeline.add_command(cmd("SCRIPT").arg("LOAD").arg(SCRIPT).clone());
         }
-        for flight in flights {
-            self.calls.add(&mut pipeline, &self.script, flight);
+        for flights in calls.of(flights) {
+            calls.add(&mut pipeline, &self.script, flights);
+            add(&self.shared.tally.commands, 1);
         }
-        add(&self.shared.tally.commands, flights.len() as u64);
-        let skipped = usize::from(must_load);
+        if calls.replicas > 0 {
+            pipeline.add_command(cmd("WAIT").arg(calls.replicas).arg(calls.replicas_ms).clone());
+        }
         let bytes = flights.iter().map(Calls::answer_bytes_max).sum();
-        let mut answers = self.ask(&pipeline, flights.len() + skipped, bytes, deadline).await?;
-        Ok(answers.split_off(skipped))
+        let count = pipeline.len();
+        let mut answers = self.ask(&pipeline, count, bytes, deadline).await?.into_iter();
+        answers.by_ref().take(usize::from(must_load)).for_each(drop);
+        let mut told = Vec::with_capacity(flights.len());
+        for flights in calls.of(flights) {
+            let answer = answers.nth(usize::from(is_asking(flights))).unwrap_or(Value::Nil);
+            told.extend(each(flights, answer));
+        }
+        let unkept = match calls.replicas {
+            0 => None,
+            replicas => unkept(answers.next(), replicas),
+        };
+        Ok(Sent { told, unkept })
     }
 
     /// The answers to `count` commands, which have up to so many bytes together.
-    async fn ask(
+    pub(super) async fn ask(
         &mut self,
         pipeline: &Pipeline,
         count: usize,
@@ -216,39 +296,40 @@ impl Wire {
     fn next(
         &self,
         flight: &Flight,
-        answer: Value,
+        told: Told,
         was_loaded: bool,
         broken: &mut Option<Cause>,
     ) -> Next {
         let failed = |cause: Cause| Next::Land(Landing::Failed(cause));
-        if let Value::ServerError(error) = &answer {
-            if error.code() == "NOSCRIPT" && !was_loaded {
-                return Next::Load;
-            }
-            let cause = server_error(error);
-            if is_not_serving(error.code()) {
-                *broken = Some(cause.clone());
-            }
-            return failed(cause);
-        }
         let local = self.shared.local();
-        let answer = match Answer::read(answer, flight.changes.len()) {
-            Ok(answer) => answer,
-            Err(cause) => {
+        let (micros, outcome) = match told {
+            Told::Outcome(micros, outcome) => (micros, outcome),
+            Told::Error(error) => {
+                if error.code() == "NOSCRIPT" && !was_loaded {
+                    return Next::Load;
+                }
+                return self.after_error(flight, &error, broken);
+            }
+            Told::Nonsense(cause) => {
                 *broken = Some(cause.clone());
                 return failed(cause);
             }
         };
-        self.shared.clock.observe(answer.micros, local);
-        Next::Land(match answer.outcome {
+        let lane = self.node.door.lane;
+        self.shared.clock.observe(lane, micros, local);
+        Next::Land(match outcome {
             Outcome::Done => Landing::Done,
             Outcome::Lost(images) => Landing::Lost(images),
             Outcome::Early => {
                 // Another server than before, whose clock is behind.
-                self.shared.clock.set_back(answer.micros, local);
-                let ahead = (flight.latest.as_nanos() / 1_000).saturating_sub(answer.micros);
+                self.shared.clock.set_back(lane, micros, local);
+                let ahead = (flight.latest.as_nanos() / 1_000).saturating_sub(micros);
                 if u128::from(ahead) < self.timeout.as_micros() / 2 {
-                    return Next::Wait(Duration::from_micros(ahead + 1));
+                    let pause = Duration::from_micros(ahead + 1);
+                    return Next::Wait(
+                        pause,
+                        "the server's clock is behind the time of the request",
+                    );
                 }
                 let millis = ahead / 1_000;
                 return failed(Cause::new(&format!(
@@ -267,40 +348,70 @@ impl Wire {
         })
     }
 
-    /// Learns the server's time, and compares its seed with ours. Writes ours if it has none any more.
-    async fn probe(mut self, inner: Arc<Inner>) -> Result<(), Cause> {
-        let deadline = Instant::now() + self.timeout;
-        let (name, time) = (self.calls.seed_name(), cmd("TIME"));
-        let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.add_command(time).add_command(cmd("GET").arg(&name).clone());
-        let answers = self.ask(&pipeline, 2, PROBE_BYTES, deadline).await?;
-        let local = self.shared.local();
-        let (Some(time), Some(seed)) = (answers.first(), answers.get(1)) else { return Ok(()) };
-        match (time, micros(time)) {
-            (Value::ServerError(error), _) => return Err(server_error(error)),
-            (_, None) => return Err(Cause::new(NO_TIME)),
-            (_, Some(micros)) => self.shared.clock.observe(micros, local),
-        }
-        match seed {
-            Value::ServerError(error) => Err(server_error(error)),
-            Value::Nil => {
-                tracing::warn!("the server of the shared counters has lost its data");
-                let mut pipeline = Pipeline::with_capacity(2);
-                pipeline.add_command(inner.write_seed());
-                pipeline.add_command(cmd("GET").arg(&name).clone());
-                let answers = self.ask(&pipeline, 2, PROBE_BYTES, deadline).await?;
-                match &answers[..] {
-                    [Value::ServerError(error), _] => Err(server_error(error)),
-                    [_, seed] => inner.compare_seed(seed),
-                    _ => Ok(()),
-                }
+    /// What follows from an error.
+    fn after_error(
+        &self,
+        flight: &Flight,
+        error: &ServerError,
+        broken: &mut Option<Cause>,
+    ) -> Next {
+        let failed = |cause: Cause| Next::Land(Landing::Failed(cause));
+        match (&self.node.address, error.code()) {
+            (Some(_), "TRYAGAIN") => Next::Wait(TRY_AGAIN, "the slot of the key is on its way"),
+            (Some(asked), "MOVED" | "ASK") => match Redirection::read(error, asked) {
+                Some(to) if flight.hops < HOPS_MAX => self.send_on(to),
+                _ => failed(Cause::new(&format!(
+                    "the nodes of the cluster do not agree on a slot: {}",
+                    server_error(error)
+                ))),
+            },
+            (Some(_), "CLUSTERDOWN") => {
+                self.node.inner.look_again();
+                failed(server_error(error))
             }
-            seed => inner.compare_seed(seed),
+            (None, "MOVED") => {
+                let cause = Cause::new(
+                    "the server is a node of a cluster; write redis+cluster:// in --authority",
+                );
+                *broken = Some(cause.clone());
+                failed(cause)
+            }
+            (_, code) => {
+                let cause = server_error(error);
+                if is_not_serving(code) {
+                    *broken = Some(cause.clone());
+                }
+                failed(cause)
+            }
         }
+    }
+
+    /// Where a flight goes that its server has refused.
+    fn send_on(&self, to: Redirection) -> Next {
+        match to {
+            Redirection::Moved(slot, to) => {
+                Next::SendOn { lane: self.node.inner.moved(slot, &to), is_asking: false }
+            }
+            Redirection::Ask(to) => {
+                Next::SendOn { lane: self.node.inner.named(&to), is_asking: true }
+            }
+        }
+    }
+}
+
+/// Why a change does not count as made, by the answer to `WAIT`.
+fn unkept(answer: Option<Value>, replicas: u32) -> Option<Cause> {
+    match answer {
+        Some(Value::Int(have)) if have >= i64::from(replicas) => None,
+        Some(Value::Int(have)) => Some(Cause::new(&format!(
+            "{have} replicas have the change in time, and --authority-replicas is {replicas}"
+        ))),
+        Some(Value::ServerError(error)) => Some(server_error(&error)),
+        _ => Some(Cause::new("the server answers WAIT with something else")),
     }
 }
 
 /// Whether an error says that the server serves no updates: another one may have taken its place.
 fn is_not_serving(code: &str) -> bool {
-    matches!(code, "READONLY" | "LOADING" | "MASTERDOWN" | "NOAUTH" | "CLUSTERDOWN" | "MOVED")
+    matches!(code, "READONLY" | "LOADING" | "MASTERDOWN" | "NOAUTH" | "CLUSTERDOWN")
 }

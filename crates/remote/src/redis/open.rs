@@ -1,12 +1,14 @@
 //! What a new connection checks before it serves: the role of the server, and the seed.
 
-use super::Inner;
 use super::dial::Connection;
-use super::random;
 use super::script::SCRIPT;
+use super::{Inner, Node};
 use crate::engine::Cause;
+use crate::retry::random;
+use crate::seed::Seed;
+use crate::slots::slot;
 use ::redis::{Cmd, Value, cmd};
-use std::fmt;
+use std::sync::atomic::Ordering;
 
 /// The cause where `TIME` has another answer.
 pub(super) const NO_TIME: &str = "the server answers TIME with something else";
@@ -18,24 +20,21 @@ pub(super) struct Opened {
     pub(super) script: String,
 }
 
-/// The seed of the keys, as its text in the server: 16 hexadecimal digits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seed(u64);
-
-impl fmt::Display for Seed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl Inner {
+impl Node {
     pub(super) async fn open(&self) -> Result<Opened, Cause> {
-        let mut connection = self.dialer.dial().await?;
+        let shared = &self.inner.shared;
+        let mut connection = match &self.address {
+            None => self.inner.dialer.dial().await?,
+            Some(address) => self.inner.dialer.dial_node(address).await?,
+        };
         check_role(&mut connection).await?;
         let micros = micros(&ask(&mut connection, &cmd("TIME")).await?);
         let micros = micros.ok_or_else(|| Cause::new(NO_TIME))?;
-        self.shared.clock.observe(micros, self.shared.local());
-        self.check_seed(&mut connection).await?;
+        shared.clock.observe(self.door.lane, micros, shared.local());
+        if self.has_seed() {
+            self.inner.check_seed(&mut connection).await?;
+        }
+        self.warn(&mut connection).await;
         let load = ask(&mut connection, cmd("SCRIPT").arg("LOAD").arg(SCRIPT)).await?;
         match load {
             Value::BulkString(hash) if hash.len() == 40 && hash.is_ascii() => {
@@ -46,6 +45,32 @@ impl Inner {
         }
     }
 
+    /// Whether the seed is on this server.
+    pub(super) fn has_seed(&self) -> bool {
+        let slot = slot(self.inner.calls.seed_name().as_bytes());
+        self.inner.shared.lane_of(slot) == self.door.lane
+    }
+
+    /// Warns of a server that may forget counters to make room.
+    async fn warn(&self, connection: &mut Connection) {
+        // Some services refuse INFO. Then nobody knows.
+        let memory = ask(connection, cmd("INFO").arg("memory")).await;
+        let warning = memory.ok().as_ref().and_then(eviction);
+        let warning = warning.map(|policy| {
+            let of = self.address.as_ref().map_or_else(String::new, |node| format!(" at {node}"));
+            format!(
+                "the server{of} may forget counters when its memory is full: maxmemory-policy is {policy}; set noeviction"
+            )
+        });
+        if self.inner.shared.warn(&self.door, warning.clone())
+            && let Some(warning) = warning
+        {
+            tracing::warn!("{warning}");
+        }
+    }
+}
+
+impl Inner {
     /// Reads the seed, or writes the one that this process has.
     async fn check_seed(&self, connection: &mut Connection) -> Result<(), Cause> {
         let name = self.calls.seed_name();
@@ -65,29 +90,21 @@ impl Inner {
 
     /// Compares the seed in the server with ours. Whatever the server has first becomes ours.
     pub(super) fn compare_seed(&self, found: &Value) -> Result<(), Cause> {
-        let name = self.calls.seed_name();
-        let seed = match found {
-            Value::BulkString(text) if text.len() == 16 => {
-                str::from_utf8(text).ok().and_then(|text| u64::from_str_radix(text, 16).ok())
-            }
-            _ => None,
+        let compared = self.compared(found);
+        self.has_compared.fetch_or(compared.is_ok(), Ordering::Relaxed);
+        // The other nodes of a cluster have no seed to compare.
+        self.shared.refuse(compared.clone().err());
+        compared
+    }
+
+    fn compared(&self, found: &Value) -> Result<(), Cause> {
+        let text = match found {
+            Value::BulkString(text) => &text[..],
+            // No seed either.
+            _ => &[],
         };
-        let Some(seed) = seed else {
-            return Err(Cause::new(&format!(
-                "key {name} of the server should be the seed of the counters' keys, 16 hexadecimal digits; delete it, \
-                 or choose another prefix"
-            )));
-        };
-        let own = *self.shared.seed.get_or_init(|| seed);
-        if own == seed {
-            return Ok(());
-        }
-        Err(Cause::new(&format!(
-            "key {name} of the server is {}, but the keys of this sidecar are hashed with {}; restart the sidecar to \
-             use the server's",
-            Seed(seed),
-            Seed(own)
-        )))
+        let compared = self.shared.compare_seed(&self.calls.prefix, text);
+        compared.map_err(|wrong| Cause::new(&wrong.to_string()))
     }
 }
 
@@ -105,7 +122,7 @@ async fn check_role(connection: &mut Connection) -> Result<(), Cause> {
     }
 }
 
-async fn ask(connection: &mut Connection, command: &Cmd) -> Result<Value, Cause> {
+pub(super) async fn ask(connection: &mut Connection, command: &Cmd) -> Result<Value, Cause> {
     match connection.commands.send_packed_command(command).await {
         Ok(Value::ServerError(error)) => Err(server_error(&error)),
         Ok(value) => Ok(value),
@@ -116,6 +133,22 @@ async fn ask(connection: &mut Connection, command: &Cmd) -> Result<Value, Cause>
 /// The error that a server answers with, in its words.
 pub(super) fn server_error(error: &::redis::ServerError) -> Cause {
     Cause::new(&format!("{} {}", error.code(), error.details().unwrap_or_default()))
+}
+
+/// The policy by which a server may forget keys that expire, if it has one, by its answer to `INFO memory`.
+fn eviction(memory: &Value) -> Option<String> {
+    let text = match memory {
+        Value::BulkString(text) => str::from_utf8(text).ok()?,
+        Value::VerbatimString { text, .. } => text,
+        _ => return None,
+    };
+    let field = |name: &str| {
+        let mut lines = text.lines().map(str::trim_end);
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+    };
+    let policy = field("maxmemory_policy").filter(|policy| *policy != "noeviction")?;
+    let is_limited = field("maxmemory").is_some_and(|bytes| bytes != "0");
+    is_limited.then(|| Cause::new(policy).to_string())
 }
 
 /// The answer to `TIME`, in microseconds.

@@ -123,7 +123,10 @@ impl Service {
         let answered = match self.receive(request, &slot).await {
             Ok((command, body)) => {
                 slot.set_phase(Phase::Deciding);
-                self.execute_in_time(command, body).await
+                let start = Instant::now();
+                let answered = self.execute_in_time(command, body).await;
+                self.shared.observer.answered_within(ENDPOINT, 1, start.elapsed());
+                answered
             }
             Err(refusal) => Err(refusal),
         };

@@ -18,7 +18,7 @@ pub(super) struct Page {
     pub(super) status: StatusCode,
     content_type: &'static str,
     body: Bytes,
-    extra_header: Option<(HeaderName, HeaderValue)>,
+    extra_headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Page {
@@ -27,15 +27,26 @@ impl Page {
         content_type: &'static str,
         body: impl Into<Bytes>,
     ) -> Page {
-        Page { status, content_type, body: body.into(), extra_header: None }
+        Page { status, content_type, body: body.into(), extra_headers: Vec::new() }
     }
 
     pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
         Page::new(status, TEXT, body)
     }
 
-    pub(super) fn with_header(self, name: HeaderName, value: HeaderValue) -> Page {
-        Page { extra_header: Some((name, value)), ..self }
+    pub(super) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Page {
+        self.extra_headers.push((name, value));
+        self
+    }
+
+    /// With headers for values of requests: no other page and no cache gets them.
+    pub(super) fn guarded(self) -> Page {
+        self.with_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))
+            .with_header(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
+            .with_header(
+                HeaderName::from_static("cross-origin-resource-policy"),
+                HeaderValue::from_static("same-origin"),
+            )
     }
 
     /// Reserves memory for a page that is not small.
@@ -48,7 +59,7 @@ impl Page {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
-        headers.extend(self.extra_header);
+        headers.extend(self.extra_headers);
         response
     }
 }

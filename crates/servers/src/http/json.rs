@@ -5,12 +5,14 @@ use super::body::{self, Page, ReadError};
 use super::{ENDPOINT, Http, MetricsPage, proto_json};
 use crate::http1::slots::{Phase, Slot};
 use crate::later::{self, Unfinished};
+use crate::spans::add_decision;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, StatusCode};
 use std::sync::Arc;
 use tidegate_authority::{Answers, Undecided, clock, wait};
 use tidegate_core::{self as core, Verdict};
+use tidegate_traces::{Door, Ended, Span};
 use tidegate_wire::{WireError, request_from_wire, response_to_wire};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -52,6 +54,11 @@ pub(super) async fn answer<M: MetricsPage>(
         body::discard(request).await;
         return refuse(http, &Refusal::Overloaded);
     }
+    let tracer = http.shared.tracer.as_ref();
+    let span = tracer.and_then(|tracer| {
+        let headers = request.headers();
+        tracer.begin(Door::Json, |name| headers.get(name).map(HeaderValue::as_bytes))
+    });
     let body = match body::read(request, slot).await {
         Ok(body) => body,
         Err(ReadError::Refused(page)) => {
@@ -61,7 +68,7 @@ pub(super) async fn answer<M: MetricsPage>(
         Err(ReadError::Overloaded) => return refuse(http, &Refusal::Overloaded),
     };
     slot.set_phase(Phase::Deciding);
-    match answer_in_time(http, body).await {
+    match answer_in_time(http, body, span).await {
         Ok(page) => page,
         Err(Unfinished::Overloaded) => refuse(http, &Refusal::Overloaded),
         Err(Unfinished::NoAnswer) => {
@@ -94,23 +101,33 @@ fn refuse<M>(http: &Http<M>, refused: &Refusal) -> Page {
 async fn answer_in_time<M: MetricsPage>(
     http: &Arc<Http<M>>,
     body: Bytes,
+    mut span: Option<Span>,
 ) -> Result<Page, Unfinished> {
     if http.shared.overload.is_late() {
         return Err(Unfinished::Overloaded);
     }
     let (own, bytes) = (http.clone(), body.len());
     if bytes <= SMALL_BYTES_MAX {
-        let answer = async move { page_of(&own, decide(&own, &body).await) };
+        let answer = async move {
+            let decided = decide(&own, &body, &mut span).await;
+            page_of(&own, decided, span)
+        };
         return later::complete(&http.shared, &http.later, bytes, answer).await;
     }
     let permit = http.large_bodies.clone().try_acquire_owned();
     let permit = permit.map_err(|_| Unfinished::Overloaded)?;
     match http.shared.authority.answers() {
-        Answers::AtOnce => aside(permit, move || page_of(&own, wait(decide(&own, &body)))).await,
+        Answers::AtOnce => {
+            let work = move || {
+                let decided = wait(decide(&own, &body, &mut span));
+                page_of(&own, decided, span)
+            };
+            aside(permit, work).await
+        }
         Answers::Later => {
             let answer = async move {
-                let answer = decide_aside(&own, body, permit).await;
-                page_of(&own, answer)
+                let answer = decide_aside(&own, body, permit, &mut span).await;
+                page_of(&own, answer, span)
             };
             later::complete(&http.shared, &http.later, bytes, answer).await
         }
@@ -136,9 +153,11 @@ async fn decide_aside<M: MetricsPage>(
     http: &Arc<Http<M>>,
     body: Bytes,
     permit: OwnedSemaphorePermit,
+    span: &mut Option<Span>,
 ) -> Result<Decided, Refusal> {
     let request = aside(permit, move || read(&body)).await.unwrap_or(Err(Refusal::Overloaded))?;
     let answer = http.shared.authority.decide(&request, clock::now()).await?;
+    trace(http, span, &request, &answer);
     // The decision was made, so its answer waits for its turn. The semaphore is never closed.
     let permit = http.large_bodies.clone().acquire_owned().await;
     let permit = permit.map_err(|_| Refusal::Overloaded)?;
@@ -147,9 +166,14 @@ async fn decide_aside<M: MetricsPage>(
     written.map_err(|_| Refusal::Overloaded)
 }
 
-async fn decide<M>(http: &Http<M>, body: &[u8]) -> Result<Decided, Refusal> {
+async fn decide<M>(
+    http: &Http<M>,
+    body: &[u8],
+    span: &mut Option<Span>,
+) -> Result<Decided, Refusal> {
     let request = read(body)?;
     let answer = http.shared.authority.decide(&request, clock::now()).await?;
+    trace(http, span, &request, &answer);
     Ok(write(http, &request, &answer))
 }
 
@@ -167,7 +191,26 @@ fn write<M>(http: &Http<M>, request: &core::Request, answer: &core::Answer) -> D
     (status, proto_json::write(response))
 }
 
-fn page_of<M>(http: &Http<M>, decided: Result<Decided, Refusal>) -> Page {
+fn trace<M>(
+    http: &Http<M>,
+    span: &mut Option<Span>,
+    request: &core::Request,
+    answer: &core::Answer,
+) {
+    if let Some(span) = span {
+        add_decision(span, &http.shared.authority, request, answer);
+    }
+}
+
+/// The page, with which the span ends.
+fn page_of<M>(http: &Http<M>, decided: Result<Decided, Refusal>, span: Option<Span>) -> Page {
+    if let Some(span) = span {
+        let (code, error) = match &decided {
+            Ok((status, _)) => (*status, None),
+            Err(refused) => (refused.status(), Some(refused.to_string())),
+        };
+        span.end(Ended { code: code.as_u16(), error: error.as_deref() });
+    }
     match decided {
         Ok((status, text)) => Page::new(status, JSON, text),
         Err(refused) => refuse(http, &refused),

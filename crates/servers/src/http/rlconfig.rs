@@ -2,7 +2,7 @@
 //! does; settings that only Tidegate has follow with their names in the limits file.
 
 use std::fmt::Write;
-use tidegate_core::{DeniedHits, Enforcement, FixedWindow, Period, Quota};
+use tidegate_core::{DeniedHits, Enforcement, Period};
 use tidegate_limits::describe;
 use tidegate_limits::{Limit, Rule, RuleKind, Rules};
 
@@ -67,8 +67,11 @@ fn amount(limit: &Limit) -> String {
     if let Some(borrow) = describe::borrow(quota).filter(|borrow| *borrow > 0) {
         let _ = write!(text, ", borrow: {borrow}");
     }
-    if is_in_a_time_zone(quota) {
-        text.push_str(", timezone: not that of UTC");
+    if let Some(reset) = describe::reset(quota) {
+        let _ = write!(text, ", reset: {reset}");
+    }
+    if let Some(zone) = &limit.timezone {
+        let _ = write!(text, ", timezone: {zone}");
     }
     if limit.denied == DeniedHits::Count {
         text.push_str(", count_denied: true");
@@ -77,17 +80,6 @@ fn amount(limit: &Limit) -> String {
         let _ = write!(text, ", replaces: {}", limit.replaces.join(" "));
     }
     text
-}
-
-/// True if windows begin at other times than in UTC.
-fn is_in_a_time_zone(quota: &Quota) -> bool {
-    let Quota::FixedWindow(window) = quota else { return false };
-    let plain = match quota.period() {
-        Period::Span(span) => FixedWindow::new(quota.requests(), span),
-        Period::Months(months) => FixedWindow::calendar(quota.requests(), months),
-    };
-    let borrow = quota.capacity().saturating_sub(quota.requests());
-    plain.and_then(|plain| plain.with_borrow(borrow)).is_ok_and(|plain| plain != *window)
 }
 
 #[cfg(test)]
@@ -133,7 +125,7 @@ mod tests {
             &[
                 "d.k#short: period=10s requests=200, algorithm: token_bucket, burst: 300, initial: 100, \
                  shadow_mode: false, quota_mode: false",
-                "d.k#day: unit=DAY requests_per_unit=9, borrow: 3, timezone: not that of UTC, \
+                "d.k#day: unit=DAY requests_per_unit=9, borrow: 3, timezone: +08:00, \
                  count_denied: true, shadow_mode: false, quota_mode: false",
                 "d.k#hour: unit=HOUR requests_per_unit=7, algorithm: sliding_buckets, exact, \
                  shadow_mode: false, quota_mode: false",

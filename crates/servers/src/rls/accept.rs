@@ -6,15 +6,11 @@ use super::{Endpoint, connection, keepalive};
 use crate::accept::{Acceptor, Connections, Socket};
 use crate::address::Listener;
 use std::sync::Arc;
-use std::time::Duration;
 use tidegate_authority::OncePerSecond;
 use tokio::sync::watch;
 
 /// The name in metrics and logs.
 const ENDPOINT: &str = "grpc";
-
-/// An honest peer completes the handshake within a few round trips.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 /// Serves until the state is [`ServingState::Stopping`] and all connections have ended.
 pub(super) async fn run(
@@ -23,7 +19,7 @@ pub(super) async fn run(
     state: watch::Receiver<ServingState>,
 ) {
     let mut acceptor = Acceptor::new(ENDPOINT, listener);
-    let mut connections = Connections::default();
+    let mut connections = Connections::new(ENDPOINT, endpoint.shared.observer.clone());
     let mut refused = OncePerSecond::default();
     let stopped = until_stopping(state.clone());
     tokio::pin!(stopped);
@@ -36,7 +32,7 @@ pub(super) async fn run(
             continue;
         };
         let (endpoint, state) = (endpoint.clone(), state.clone());
-        connections.spawn(async move {
+        connections.serve(async move {
             serve(&endpoint, socket, slot, state).await;
         });
     }
@@ -67,12 +63,12 @@ async fn serve(
             endpoint.tls.as_ref()
         }
     };
-    let Some(tls) = tls else {
-        return connection::serve(endpoint, socket, slot, state).await;
-    };
-    match tokio::time::timeout(HANDSHAKE_MAX, tls.acceptor().accept(socket)).await {
-        Ok(Ok(socket)) => connection::serve(endpoint, socket, slot, state).await,
-        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
-        Err(_) => tracing::debug!("a TLS handshake took longer than {HANDSHAKE_MAX:?}"),
+    match tls {
+        None => connection::serve(endpoint, socket, slot, state).await,
+        Some(tls) => {
+            if let Some(stream) = tls.accept(socket, &*endpoint.shared.observer).await {
+                connection::serve(endpoint, stream, slot, state).await;
+            }
+        }
     }
 }

@@ -449,10 +449,17 @@ where
             let turn = Turn::begin();
             let admission = if overload.is_late() { Admission::Shed } else { Admission::Decide };
             let now = turn.began().saturating_duration_since(self.opened.into_std());
-            let methods =
-                &mut Methods { endpoint: self.endpoint, admission, later: &mut self.later };
+            let methods = &mut Methods {
+                endpoint: self.endpoint,
+                admission,
+                later: &mut self.later,
+                answered: 0,
+            };
             let taken = self.http2.receive_at(now, input, methods);
-            overload.record_turn(&turn);
+            let took = overload.record_turn(&turn);
+            if methods.answered > 0 {
+                self.endpoint.shared.observer.answered_within("grpc", methods.answered, took);
+            }
             if taken.map_err(End::Broken)? > 0 {
                 self.last_call = self.opened + now;
                 self.slot.set_active();

@@ -1,19 +1,22 @@
-//! The calls of one connection whose answers come later, since the counters do.
+//! The calls of one connection whose answers come later, since the counters that they need do.
 //!
 //! Each is a task of its own, which goes on when its call is reset or its connection closes: its charges may have been
 //! committed. A connection keeps its slot until its last task has ended, so the bounds here hold for clients that
 //! leave and return as well. The requests of all connections share a budget of memory.
 
 use super::Endpoint;
-use super::outcome::{encode, refuse};
+use super::outcome::{encode, end_decided, end_refused, refuse};
+use crate::later::LaterPermit;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 use tidegate_authority::{Ask, clock};
-use tidegate_core::{Descriptor, Entry, Request};
+use tidegate_core::{Descriptor, Entry, Report, Request};
 use tidegate_grpc::server::{Call, CallId, Outcome};
 use tidegate_grpc::{Code, Status};
-use tidegate_wire::decode_request;
+use tidegate_traces::Span;
+use tidegate_wire::{decode_request, report_of};
 use tokio::task::{self, JoinSet};
 
 /// Calls that wait at a time: as many as a connection has streams. A call that was ended for taking too long is no
@@ -44,57 +47,82 @@ pub(super) struct LaterCalls {
     bytes: usize,
 }
 
+/// A call that was read and has its part of the bounds.
+struct Admitted {
+    request: Request,
+    ask: Ask,
+    report: Option<Report>,
+    bytes: usize,
+    permit: LaterPermit,
+}
+
 impl LaterCalls {
     pub(super) fn new(endpoint: Arc<Endpoint>) -> LaterCalls {
         LaterCalls { endpoint, tasks: None, calls: HashMap::new(), bytes: 0 }
     }
 
-    /// Begins a rate limit call.
-    pub(super) fn begin(&mut self, call: &Call<'_>) -> Outcome {
-        let endpoint = &self.endpoint;
-        let read = decode_request(call.message).map_err(Into::into);
-        let read = read.and_then(|request| {
-            let ask = Ask::read(&request, |name| call.metadata.get(name))?;
-            Ok((request, ask))
-        });
-        let (request, ask) = match read {
-            Ok(read) => read,
-            Err(refused) => return Outcome::Refused(refuse(endpoint, refused)),
+    /// Begins a rate limit call, whose span ends with it.
+    pub(super) fn begin(&mut self, call: &Call<'_>, span: Option<Span>) -> Outcome {
+        let start = Instant::now();
+        let admitted = match self.admit(call) {
+            Ok(admitted) => admitted,
+            Err(status) => {
+                end_refused(span, &status);
+                return Outcome::Refused(status);
+            }
         };
-        let bytes = capacity_bytes(&request);
-        let tasks = self.tasks.get_or_insert_default();
-        let is_too_much = self.bytes > 0 && self.bytes + bytes > BYTES_MAX;
-        if is_too_much || tasks.len() >= CALLS_MAX {
-            endpoint.shared.observer.refused();
-            let message = "too many calls of this connection wait for their answers";
-            return Outcome::Refused(Status::new(Code::ResourceExhausted, message));
-        }
-        let Some(permit) = endpoint.later.take(bytes) else {
-            endpoint.shared.observer.refused();
-            let message = "too many calls wait for their answers";
-            return Outcome::Refused(Status::new(Code::ResourceExhausted, message));
-        };
-        let endpoint = endpoint.clone();
-        let task = tasks.spawn(async move {
+        let Admitted { request, ask, report, bytes, permit } = admitted;
+        let endpoint = self.endpoint.clone();
+        let task = self.tasks.get_or_insert_default().spawn(async move {
             let deciding = async {
-                let decided =
-                    endpoint.shared.authority.answer_ask(&request, &ask, clock::now()).await;
-                match decided {
+                let (authority, now) = (&endpoint.shared.authority, clock::now());
+                match authority.answer_ask(&request, &ask, report.as_ref(), now).await {
                     Ok(decided) => {
                         let mut answer = Vec::new();
                         encode(&endpoint, &request, &decided, &mut answer);
+                        if let Some(span) = span {
+                            end_decided(span, &endpoint, &request, &decided);
+                        }
                         Ok(answer)
                     }
-                    Err(error) => Err(refuse(&endpoint, error.into())),
+                    Err(error) => {
+                        let status = refuse(&endpoint, error.into());
+                        end_refused(span, &status);
+                        Err(status)
+                    }
                 }
             };
             let answer = endpoint.shared.overload.watch(deciding).await;
             drop(permit);
+            endpoint.shared.observer.answered_within("grpc", 1, start.elapsed());
             answer
         });
         self.bytes += bytes;
         self.calls.insert(task.id(), (call.id, bytes));
         Outcome::Later
+    }
+
+    /// Reads a call, and takes its part of the bounds. An error was reported.
+    fn admit(&mut self, call: &Call<'_>) -> Result<Admitted, Status> {
+        let endpoint = &self.endpoint;
+        let read = decode_request(call.message).map_err(Into::into);
+        let read = read.and_then(|request| {
+            let ask = Ask::read(&request, |name| call.metadata.get(name))?;
+            Ok((request, ask, report_of(call.message)))
+        });
+        let (request, ask, report) = read.map_err(|refused| refuse(endpoint, refused))?;
+        let bytes = capacity_bytes(&request);
+        let refused = |message| {
+            endpoint.shared.observer.refused();
+            Status::new(Code::ResourceExhausted, message)
+        };
+        let is_too_much = self.bytes > 0 && self.bytes + bytes > BYTES_MAX;
+        if is_too_much || self.tasks.as_ref().is_some_and(|tasks| tasks.len() >= CALLS_MAX) {
+            return Err(refused("too many calls of this connection wait for their answers"));
+        }
+        let permit = endpoint.later.take(bytes);
+        let permit = permit.ok_or_else(|| refused("too many calls wait for their answers"))?;
+        Ok(Admitted { request, ask, report, bytes, permit })
     }
 
     /// The next call that has ended, and its answer; none while no call waits.

@@ -1,15 +1,35 @@
 //! What a rate limit call ends with: an answer with its headers, or a status.
 
 use super::Endpoint;
+use crate::spans::add_decision;
 use tidegate_authority::{CallError, Undecided};
 use tidegate_core::{Answer, Request};
 use tidegate_grpc::{Code, Status};
 use tidegate_store::UpdateError;
+use tidegate_traces::{Ended, Span};
 use tidegate_wire::encode_answer;
 
 /// Appends an answer with its headers.
 pub(super) fn encode(endpoint: &Endpoint, request: &Request, decided: &Answer, to: &mut Vec<u8>) {
     encode_answer(decided, endpoint.shared.replies.headers(request, decided), to);
+}
+
+/// Ends the span of a call that was answered.
+pub(super) fn end_decided(
+    mut span: Span,
+    endpoint: &Endpoint,
+    request: &Request,
+    decided: &Answer,
+) {
+    add_decision(&mut span, &endpoint.shared.authority, request, decided);
+    span.end(Ended { code: Code::Ok as u16, error: None });
+}
+
+/// Ends the span of a call without an answer, if it has one.
+pub(super) fn end_refused(span: Option<Span>, status: &Status) {
+    if let Some(span) = span {
+        span.end(Ended { code: status.code as u16, error: Some(&status.message) });
+    }
 }
 
 /// Reports a call without an answer, and returns its status.
@@ -42,7 +62,7 @@ fn code_of(error: &Undecided) -> Code {
         // Only these counters are busy: others can be used.
         Undecided::Store(UpdateError::Busy { .. }) => Code::Aborted,
         Undecided::Store(UpdateError::DataLoss) => Code::DataLoss,
-        Undecided::Unreachable { .. } => Code::Unavailable,
+        Undecided::Unreachable { .. } | Undecided::LimitsAwaited => Code::Unavailable,
         _ => Code::ResourceExhausted,
     }
 }
@@ -65,6 +85,8 @@ mod tests {
             assert_eq!(status_of(CallError::Undecided(error.clone().into())).code, code, "{error}");
         }
         let unreachable = Undecided::Unreachable { cause: "refused".into() };
-        assert_eq!(status_of(unreachable.into()).code, Code::Unavailable);
+        for error in [unreachable, Undecided::LimitsAwaited] {
+            assert_eq!(status_of(error.into()).code, Code::Unavailable);
+        }
     }
 }

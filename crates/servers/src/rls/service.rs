@@ -1,13 +1,14 @@
 //! Dispatches a message to its method, and implements the rate limit service.
 
 use super::later::LaterCalls;
-use super::outcome::{encode, refuse};
+use super::outcome::{encode, end_decided, end_refused, refuse};
 use super::{Endpoint, health, reflection};
 use std::cell::RefCell;
 use std::sync::Arc;
-use tidegate_authority::{Answers, clock};
+use tidegate_authority::clock;
 use tidegate_grpc::server::{Call, Outcome, Service};
 use tidegate_grpc::{Code, Status};
+use tidegate_traces::Door;
 use tidegate_wire::RequestReader;
 
 /// The path of the rate limit service's only method.
@@ -38,6 +39,8 @@ pub(super) struct Methods<'a> {
     pub(super) endpoint: &'a Arc<Endpoint>,
     pub(super) admission: Admission,
     pub(super) later: &'a mut LaterCalls,
+    /// Rate limit calls that were answered.
+    pub(super) answered: u64,
 }
 
 impl Service for Methods<'_> {
@@ -58,23 +61,37 @@ impl Service for Methods<'_> {
 impl Methods<'_> {
     fn should_rate_limit(&mut self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
         let endpoint = self.endpoint;
-        if endpoint.shared.authority.answers() == Answers::Later {
-            return self.later.begin(call);
-        }
         let value_of = |name| call.metadata.get(name);
-        READER.with_borrow_mut(|reader| {
+        let tracer = endpoint.shared.tracer.as_ref();
+        let mut span = tracer.and_then(|tracer| tracer.begin(Door::Grpc, value_of));
+        let answered = READER.with_borrow_mut(|reader| {
             let called =
                 endpoint.shared.authority.answer_call(reader, call.message, value_of, clock::now);
             let outcome = match called {
-                Ok((request, decided)) => {
+                Ok(Some((request, decided))) => {
                     encode(endpoint, request, &decided, answer);
-                    Outcome::Unary
+                    if let Some(span) = span.take() {
+                        end_decided(span, endpoint, request, &decided);
+                    }
+                    Some(Outcome::Unary)
                 }
-                Err(refused) => Outcome::Refused(refuse(endpoint, refused)),
+                Ok(None) => None,
+                Err(refused) => {
+                    let status = refuse(endpoint, refused);
+                    end_refused(span.take(), &status);
+                    Some(Outcome::Refused(status))
+                }
             };
             reader.release();
             outcome
-        })
+        });
+        match answered {
+            Some(outcome) => {
+                self.answered += 1;
+                outcome
+            }
+            None => self.later.begin(call, span),
+        }
     }
 
     /// All methods except the one that nearly all calls are for.
@@ -152,7 +169,7 @@ mod tests {
         let mut reader = RequestReader::new();
         let message = request.encode_to_vec();
         let called = authority.answer_call(&mut reader, &message, value_of, clock::now);
-        let (_, answer) = called.map_err(status_of)?;
+        let (_, answer) = called.map_err(status_of)?.expect("the store answers at once");
         let mut bytes = Vec::new();
         encode_answer(&answer, Vec::new(), &mut bytes);
         Ok(RateLimitResponse::decode(bytes.as_slice()).unwrap())

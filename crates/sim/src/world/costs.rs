@@ -98,7 +98,8 @@ impl World {
             return Ok(None);
         }
         let least = state.meters.leased_at_least(&state.lives);
-        let counted = self.sidecar.borrow().metered(LEASED, state.timestamp(&self.scenario))?;
+        let now = state.timestamp(&self.scenario, 0);
+        let counted = self.sidecars[0].borrow().metered(LEASED, now)?;
         let broken = format!("meter {LEASED}: {counted} counted of {least} that are owed");
         Ok((counted < least).then_some(broken))
     }

@@ -35,17 +35,23 @@ impl World {
         let next = state.rng.wait(faults.every);
         state.after(next, Event::Fault);
         state.tally.faults += 1;
+        let sidecars = self.sidecars.len();
+        let sidecar = if sidecars > 1 { state.rng.below(sidecars as u64) as usize } else { 0 };
+        if self.scenario.machines.is_some() && state.rng.chance(400) {
+            return self.fault_of_machines(&mut state, sidecar);
+        }
         match state.rng.below(8) {
             0 | 1 => {
-                state.note("sidecar crashes", [0; 4]);
+                state.note("sidecar crashes (number)", [sidecar as u64, 0, 0, 0]);
                 let down = state.rng.log_between(SECOND / 50, 3 * SECOND);
-                state.after(down, Event::SidecarUp);
-                self.sidecar.borrow_mut().crash();
+                state.after(down, Event::SidecarUp(sidecar));
+                state.sidecar_lives[sidecar] += 1;
+                self.sidecars[sidecar].borrow_mut().crash();
             }
             2 | 3 => {
                 let frozen = state.rng.log_between(SECOND / 100, 2 * SECOND);
-                state.frozen_until = state.now + frozen;
-                state.note("sidecar freezes (for)", [frozen, 0, 0, 0]);
+                state.frozen_until[sidecar] = state.now + frozen;
+                state.note("sidecar freezes (number, for)", [sidecar as u64, frozen, 0, 0]);
             }
             4 => {
                 let proxy = state.rng.below(self.scenario.proxies as u64);
@@ -56,8 +62,8 @@ impl World {
             5 if faults.clock_steps => {
                 let step = state.rng.log_between(1_000_000, 7_200 * SECOND) as i64;
                 let step = if state.rng.chance(500) { step } else { -step };
-                state.stepped += step;
-                let stepped = state.stepped as u64;
+                state.stepped[sidecar] += step;
+                let stepped = state.stepped[sidecar] as u64;
                 state.note("clock steps (by, in two's complement)", [stepped, 0, 0, 0]);
             }
             _ if faults.limits_change => self.change_limits(&mut state)?,
@@ -74,7 +80,7 @@ impl World {
         }
         state.forms[rule] = form;
         state.note("limits change (rule, form)", [rule as u64, form as u64, 0, 0]);
-        self.sidecar.borrow().set_limits(&self.scenario, state)
+        self.set_limits(state)
     }
 
     /// Ends all faults, and starts to measure the usage of the first counter's limit where that is
@@ -86,12 +92,14 @@ impl World {
         let mut state = self.state.borrow_mut();
         state.note("calm", [0; 4]);
         state.calm = true;
-        (state.frozen_until, state.idle, state.traffic) = (0, (0, 0), 100);
+        (state.idle, state.traffic, state.server_frozen_until) = ((0, 0), 100, 0);
+        state.frozen_until.fill(0);
+        state.parted_until.fill(0);
         state.forms.fill(Form::Base);
-        self.sidecar.borrow().set_limits(&self.scenario, &state)?;
+        self.set_limits(&state)?;
         state.usage = self.usage(&state);
         drop(state);
-        self.start_sidecar()
+        (0..self.sidecars.len()).try_for_each(|sidecar| self.start_sidecar(sidecar))
     }
 
     /// The span to measure: whole windows, or some periods, after earlier hits have expired.
@@ -101,11 +109,21 @@ impl World {
         if !self.scenario.is_bounded() || limit.requests > 400 || limit.period > 2 * SECOND {
             return None;
         }
+        // An estimate that is rounded up to whole hits costs a large part of a small limit.
+        if limit.algorithm == Algorithm::SlidingWindow && limit.requests < 20 {
+            return None;
+        }
         // A small bucket overflows while no request arrives, with or without leases.
         if limit.algorithm == Algorithm::TokenBucket && limit.burst * 4 < limit.requests {
             return None;
         }
-        let over = state.wall(&self.scenario) + 2 * limit.period + self.scenario.lease_ttl + SECOND;
+        // Denials of holdings are kept for up to five seconds.
+        let denied = if self.scenario.machines.is_some() { 6 * SECOND } else { 0 };
+        let over = state.wall(&self.scenario)
+            + 2 * limit.period
+            + self.scenario.lease_ttl
+            + SECOND
+            + denied;
         let from = match limit.algorithm {
             Algorithm::FixedWindow | Algorithm::Borrow | Algorithm::Zone => {
                 over / limit.period * limit.period + limit.period

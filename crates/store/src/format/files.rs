@@ -103,6 +103,18 @@ pub(crate) fn allocate(file: &File, bytes: u64, path: &Path) -> Result<(), OpenE
         .map_err(|errno| OpenFailure::NoSpace { bytes, source: errno.into() }.at(path))
 }
 
+/// Replaces all but the header of a file by zeros, in the space that it has.
+pub(crate) fn clear(file: &File, bytes: u64, path: &Path) -> Result<(), OpenError> {
+    let zeros = vec![0; 1 << 20];
+    let mut at = HEADER_BYTES as u64;
+    while at < bytes {
+        let count = usize::try_from(bytes - at).map_or(zeros.len(), |rest| rest.min(zeros.len()));
+        file.write_all_at(&zeros[..count], at).map_err(io_error("empty the file", path))?;
+        at += count as u64;
+    }
+    Ok(())
+}
+
 pub(crate) fn sync_directory(dir: &Path) -> Result<(), OpenError> {
     File::open(dir)
         .and_then(|dir| dir.sync_all())

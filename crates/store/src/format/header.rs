@@ -11,7 +11,7 @@ use crate::error::{OpenError, OpenFailure};
 use crate::format::{Class, Geometry, HEADER_BYTES};
 
 const MAGIC: [u8; 8] = *b"TIDEGATE";
-const FORMAT_VERSION: u64 = 3;
+const FORMAT_VERSION: u64 = 4;
 
 /// Word indexes of the fields; the words between `WIDE` and `CHECKSUM` are zero.
 const VERSION: usize = 1;
@@ -198,13 +198,13 @@ mod tests {
     fn other_files_are_refused() {
         check_refused(|bytes| bytes[0] = b't', "not a counter file: found [74, 49, 44, 45");
         check_refused(
-            |bytes| set(bytes, VERSION, 4),
-            "found format version 4, expected 3; use the release that wrote it",
+            |bytes| set(bytes, VERSION, 3),
+            "found format version 3, expected 4; use the release that wrote it",
         );
         // A later format may keep its checksum elsewhere.
         check_refused(
-            |bytes| bytes[8] = 4,
-            "found format version 4, expected 3; use the release that wrote it",
+            |bytes| bytes[8] = 5,
+            "found format version 5, expected 4; use the release that wrote it",
         );
         check_refused(|bytes| bytes[4000] = 1, "the header is damaged: found checksum 0x");
         check_refused(|bytes| set(bytes, FILE, 0), "is another file of a cluster");

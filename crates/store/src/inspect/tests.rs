@@ -36,7 +36,7 @@ fn options() -> Options {
         narrow: Geometry::by_count(1, 2, 8, STATE_WORDS_NARROW).unwrap(),
         wide: Some(Geometry::by_count(1, 1, 3, STATE_WORDS_WIDE).unwrap()),
         eviction: Eviction::Refuse,
-        memory_dir: None,
+        ..Options::default()
     }
 }
 

@@ -4,7 +4,7 @@
 //! names is valid is for [`crate::open::segment`] to decide.
 
 use std::ffi::OsStr;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -37,7 +37,7 @@ impl Pointer {
         Some(Self { memory: PathBuf::from(OsStr::from_bytes(memory)), nonce })
     }
 
-    /// Writes the pointer into `dir`. Returns its path.
+    /// Writes the pointer into `dir`, and to the disk. Returns its path.
     pub(crate) fn write(&self, dir: &Path) -> Result<PathBuf, OpenError> {
         let path = dir.join(POINTER);
         let mut line = format!("{:016x} ", self.nonce).into_bytes();
@@ -45,19 +45,22 @@ impl Pointer {
         if line.len() >= POINTER_BYTES || line.contains(&b'\n') {
             return Err(OpenFailure::NotInMemory.at(&self.memory));
         }
-        write_line(&path, line).map_err(io_error("note where the memory is", &path))?;
+        write_line(&path, line)
+            .and_then(|file| file.sync_all())
+            .map_err(io_error("note where the memory is", &path))?;
         Ok(path)
     }
 }
 
 /// Records that there is no memory.
 pub(crate) fn clear(dir: &Path) -> io::Result<()> {
-    write_line(&dir.join(POINTER), Vec::new())
+    write_line(&dir.join(POINTER), Vec::new()).map(drop)
 }
 
-fn write_line(path: &Path, mut line: Vec<u8>) -> io::Result<()> {
+fn write_line(path: &Path, mut line: Vec<u8>) -> io::Result<File> {
     line.resize(POINTER_BYTES, b'\n');
     let file =
         OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(path)?;
-    file.write_all_at(&line, 0)
+    file.write_all_at(&line, 0)?;
+    Ok(file)
 }

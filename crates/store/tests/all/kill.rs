@@ -58,7 +58,7 @@ fn options() -> Options {
         narrow: geometry(2, 3, 8, 4),
         wide: Some(geometry(1, 3, 4, 20)),
         eviction: Eviction::EvictSoonestExpiry,
-        memory_dir: None,
+        ..Options::default()
     }
 }
 

@@ -181,7 +181,7 @@ fn case(steps: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
     // At the beginning of time, in our days, and at its end.
     let start = prop_oneof![Just(0), Just(1_700_000_000 * SECOND), Just(4_294_967_200 * SECOND)];
     (narrow, wide, eviction, start).prop_flat_map(move |(narrow, wide, eviction, start)| {
-        let options = Options { narrow, wide, eviction, memory_dir: None };
+        let options = Options { narrow, wide, eviction, ..Options::default() };
         // A third more keys than nodes, as every fourth key is wide. A cluster that two processes have open,
         // and its twin.
         let keys = 4 + 8 * narrow.nodes() / 5;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tidegate_store::{
-    Class, Cluster, Entry, EntryMut, Eviction, Hashed, OpenFailure, Options, StoredKey,
+    AfterLoss, Class, Cluster, Entry, EntryMut, Eviction, Hashed, OpenFailure, Options, StoredKey,
     UpdateError, View,
 };
 
@@ -42,7 +42,7 @@ fn options() -> Options {
         narrow: geometry(2, 3, 8, 4),
         wide: Some(geometry(1, 2, 3, 20)),
         eviction: Eviction::Refuse,
-        memory_dir: None,
+        ..Options::default()
     }
 }
 
@@ -246,8 +246,8 @@ fn a_file_of_something_else_is_refused() {
 #[test]
 fn a_file_of_another_version_is_refused() {
     for name in FILES {
-        for version in [0, 1, 2, 4, u64::MAX] {
-            let message = format!("found format version {version}, expected 3; {OTHER_RELEASE}");
+        for version in [0, 1, 2, 3, 5, u64::MAX] {
+            let message = format!("found format version {version}, expected 4; {OTHER_RELEASE}");
             check_refused_image(|image| image.set(name, 1, version), name, &message);
             let sealed = |image: &mut Image| {
                 image.set(name, 1, version);
@@ -869,6 +869,47 @@ fn a_copy_of_an_open_directory_is_another_cluster() {
     assert_eq!((count(&other, 3), count(&other, 3)), (Ok(3), Ok(4)));
     assert_eq!(count(&cluster, 3), Ok(4));
     assert_ne!(memory_dir(dir.path()), memory_dir(copy.path()));
+}
+
+/// A process is killed, and its memory ends with the machine or the container: the snapshot is older than the counts were.
+#[test]
+fn counts_that_must_not_be_old_are_gone_with_the_memory() {
+    let emptied = Options { after_loss: AfterLoss::Nothing, ..options() };
+    let open_emptied = |dir: &Path| Cluster::open(dir, &emptied).unwrap();
+    let dir = directory();
+    let cluster = open_emptied(dir.path());
+    assert_eq!((count(&cluster, 3), cluster.was_emptied()), (Ok(1), false));
+    drop(cluster);
+    // It left in order, so everything is there.
+    let cluster = open_emptied(dir.path());
+    assert_eq!(
+        (count(&cluster, 3), count(&cluster, 4), cluster.was_emptied()),
+        (Ok(2), Ok(1), false)
+    );
+    cluster.sync().unwrap();
+    drop(cluster);
+
+    for (after_loss, counted) in [(AfterLoss::LastSnapshot, 4), (AfterLoss::Nothing, 1)] {
+        let copy = directory();
+        let cluster = open(dir.path());
+        assert_eq!(count(&cluster, 3), Ok(3));
+        cluster.sync().unwrap();
+        let all =
+            Command::new("cp").arg("-a").arg(dir.path().join("cluster")).arg(copy.path()).status();
+        assert!(all.unwrap().success());
+        let options = Options { after_loss, ..options() };
+        let other = Cluster::open(copy.path(), &options).unwrap();
+        assert_eq!((count(&other, 3), other.was_emptied()), (Ok(counted), counted == 1));
+        drop(other);
+        // Nothing of the lost counts comes back later.
+        let other = Cluster::open(copy.path(), &options).unwrap();
+        assert_eq!((count(&other, 3), other.was_emptied()), (Ok(counted + 1), false));
+        assert_eq!(count(&other, 4), Ok(if counted == 1 { 1 } else { 2 }));
+        assert!(cluster.erase(&3_u64, SECOND).unwrap());
+        for expected in 1..=2 {
+            assert_eq!(count(&cluster, 3), Ok(expected));
+        }
+    }
 }
 
 /// Memory that cannot be seen, as in another container or on another machine: opening is refused while a

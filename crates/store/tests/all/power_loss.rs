@@ -35,7 +35,7 @@ fn options() -> Options {
         narrow: geometry(2, 5, 35, 4),
         wide: Some(geometry(1, 4, 28, 33)),
         eviction: Eviction::Refuse,
-        memory_dir: None,
+        ..Options::default()
     }
 }
 

@@ -10,12 +10,24 @@ use tidegate_tests::artifacts;
 pub(crate) fn broken() -> anyhow::Result<Vec<String>> {
     let root = artifacts::root();
     let mut pages = vec![root.join("README.md"), root.join("ARCHITECTURE.md")];
+    pages.extend(["CHANGELOG.md", "SECURITY.md"].map(|name| root.join(name)));
     let mut files = vec![root.join("README.md"), root.join("Makefile")];
-    for dir in ["docs", "envoy"] {
+    for dir in ["docs", "envoy", "charts"] {
         let found = files_below(&root.join(dir))?;
         pages.extend(found.into_iter().filter(|file| has_end(file, "md")));
     }
-    for dir in ["docs", "envoy", "crates", "src", "tests/src", "tests/tests", "bench", "fuzz/src"] {
+    for dir in [
+        "docs",
+        "envoy",
+        "charts",
+        "packaging",
+        "crates",
+        "src",
+        "tests/src",
+        "tests/tests",
+        "bench",
+        "fuzz/src",
+    ] {
         files.extend(files_below(&root.join(dir))?);
     }
     let makefile = std::fs::read_to_string(root.join("Makefile"))?;

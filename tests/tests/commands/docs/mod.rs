@@ -21,8 +21,9 @@ use tidegate_tests::client::get;
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{artifacts, wait};
 
-/// What pages serve at: the defaults of the sidecar, and the ports of `envoy/standalone`.
-const PORTS: [u16; 6] = [8080, 8081, 8090, 9901, 10000, 10080];
+/// What pages serve at: the defaults of the sidecar, the ports of `envoy/standalone`, and that of Envoy Gateway's
+/// metrics.
+const PORTS: [u16; 7] = [8080, 8081, 8090, 9901, 10000, 10080, 19001];
 
 /// Runs the blocks of a page, and compares what they print.
 async fn run(page: &Page) -> anyhow::Result<()> {
@@ -94,7 +95,7 @@ async fn a_broken_command_is_found() -> anyhow::Result<()> {
 async fn every_metric_is_documented() -> anyhow::Result<()> {
     let dir = tempfile::TempDir::new()?;
     let limits = artifacts::root().join("envoy/standalone/limits.yaml");
-    let sidecar = Sidecar::start(dir.path(), &limits).await?;
+    let sidecar = Sidecar::start_with(dir.path(), &limits, &["--traces", "on"]).await?;
     let metrics = get(sidecar.http, "/metrics").await?.body;
     let page = std::fs::read_to_string(artifacts::root().join("docs/reference/metrics.md"))?;
     let mut names = 0;

@@ -119,11 +119,11 @@ fn fences(path: &str, text: &str) -> anyhow::Result<Vec<(usize, String, String, 
     Ok(found)
 }
 
-/// All pages: the README, `docs/`, and those beside configurations of Envoy.
+/// All pages: the README, `docs/`, and those beside configurations of Envoy and the chart.
 pub(crate) fn all() -> anyhow::Result<Vec<Page>> {
     let root = artifacts::root();
     let mut files = vec![root.join("README.md")];
-    for dir in ["docs", "envoy"] {
+    for dir in ["docs", "envoy", "charts"] {
         files.extend(files_below(&root.join(dir))?.into_iter().filter(|file| has_end(file, "md")));
     }
     files.sort();

@@ -27,6 +27,7 @@ impl Session {
             ("dist/tidegate.wasm", artifacts::filter()?),
             (".tools/envoy", artifacts::envoy()?),
             (".tools/clients", artifacts::root().join(".tools/clients")),
+            (".tools/kubernetes", artifacts::root().join(".tools/kubernetes")),
         ];
         for (place, path) in &built {
             let place = home.join(place);

@@ -98,6 +98,11 @@ async fn tcp_takes_only_tls_and_unix_sockets_never_do() -> anyhow::Result<()> {
     ensure!(plain.await.is_err(), "it answered without TLS");
     let stranger = Authority::new()?;
     ensure!(ask(&served, &stranger.pem, None).await.is_err(), "the client trusts nobody there");
+    // An operator sees why at the default level, once a minute.
+    let log = served.sidecar.process.log();
+    let failed: Vec<&str> =
+        log.lines().filter(|line| line.contains("TLS handshake failed")).collect();
+    ensure!(failed.len() == 1 && failed[0].contains(r#""peer":"127.0.0.1:"#), "{log}");
     Ok(())
 }
 

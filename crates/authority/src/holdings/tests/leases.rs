@@ -108,18 +108,32 @@ fn denials_that_filters_keep_end_with_that_of_the_holding() {
     assert!(answer.statuses[0].reset > Nanos::from_secs(3_600));
 }
 
+fn debit(world: &mut World, call: u64, hits: u64) -> Verdict {
+    let debit = DebitRequest { call, sequence: 7, streams: vec![1], ages: vec![Nanos::ZERO] };
+    let (authority, now) = (world.sidecars[0].authority.clone(), world.now());
+    let request = request(hits, key("v"));
+    let asked = Box::pin(async move { authority.debit(&request, &debit, None, now).await });
+    world.finish(asked).expect("an answer").verdict
+}
+
+/// Debits that came again had their holding refilled, although they were counted before. The tokens stayed there until
+/// their window ended.
+#[test]
+fn what_is_refilled_for_debits_that_were_counted_before_comes_back() {
+    let limits = "- {key: k, rate_limit: {unit: day, requests_per_unit: 1000}}\n";
+    let mut world = World::with(2, limits, modes(), Failure::Deny);
+    for _ in 0..5 {
+        assert_eq!(debit(&mut world, 128, 60), Verdict::Allow);
+        world.rest(3_000);
+        assert_eq!(world.left(key("v")), 940);
+    }
+}
+
 /// Debits take what is held; the rest is charged to the shared counter afterwards.
 #[test]
 fn debits_count_even_beyond_what_is_held_and_once() {
     let limits = "- {key: k, rate_limit: {unit: day, requests_per_unit: 100}}\n";
     let mut world = World::with(2, limits, modes(), Failure::Deny);
-    let debit = |world: &mut World, call: u64, hits: u64| {
-        let debit = DebitRequest { call, sequence: 7, streams: vec![1], ages: vec![Nanos::ZERO] };
-        let (authority, now) = (world.sidecars[0].authority.clone(), world.now());
-        let request = request(hits, key("v"));
-        let asked = Box::pin(async move { authority.debit(&request, &debit, None, now).await });
-        world.finish(asked).expect("an answer").verdict
-    };
     assert_eq!(debit(&mut world, 128, 60), Verdict::Allow);
     assert_eq!(debit(&mut world, 128, 60), Verdict::Allow);
     world.rest(1_500);

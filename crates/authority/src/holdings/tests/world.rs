@@ -2,15 +2,19 @@
 //! one after the other, so a run is repeatable.
 
 use crate::holdings::{Failure, Shared, Task};
-use crate::{Answers, Authority, Counters, Modes, Undecided, Update, Updating};
+use crate::{
+    Answers, Authority, Counters, Modes, NodeWindows, Reach, Undecided, Update, Updating, Use,
+};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-use tidegate_core::{Answer, Descriptor, Entry, Hits, Request, StateSize, Timestamp, Verdict};
-use tidegate_limits::{SameDomain, load};
+use tidegate_core::{
+    Answer, Descriptor, Entry, Hits, KeyHash, Request, StateSize, Timestamp, Verdict,
+};
+use tidegate_limits::{Rules, SameDomain, load};
 use tidegate_store::{Class, Entry as Stored, Hashed, LoadedEntries};
 
 /// A Thursday, at midnight: every window starts here.
@@ -134,12 +138,19 @@ impl Counters for Server {
         Answers::Later
     }
 
+    /// As a cluster with a node for each place.
+    fn reach(&self) -> Reach {
+        Reach::Place
+    }
+
     fn update<'u>(
         &'u self,
         keys: &'u [Hashed],
         now: Timestamp,
         update: &'u mut Update<'u>,
     ) -> Updating<'u> {
+        let place = |key: &Hashed| KeyHash(key.hash).place();
+        assert!(keys.iter().all(|key| place(key) == place(&keys[0])), "several places");
         Updating::Later(Box::pin(async move {
             self.commands.fetch_add(1, Ordering::Relaxed);
             let (network, delay) =
@@ -169,6 +180,8 @@ pub(super) struct Sidecar {
     tasks: Arc<Mutex<Vec<Task>>>,
     /// How far its time is behind that of the server, in nanoseconds.
     pub(super) lag: Arc<AtomicU64>,
+    /// The latest time that it has read.
+    reached: Arc<AtomicU64>,
     requests: Vec<Pending>,
 }
 
@@ -183,6 +196,8 @@ pub(super) struct Answered {
     pub(super) id: usize,
     /// The time of the sidecar, in nanoseconds.
     pub(super) at: u64,
+    /// The time of the server.
+    pub(super) true_at: u64,
     pub(super) answer: Result<Answer, Undecided>,
 }
 
@@ -238,17 +253,19 @@ impl World {
     }
 
     fn sidecar(&mut self, local: Arc<Memory>, lag: Arc<AtomicU64>) -> Sidecar {
-        let file = self.dir.path().join("limits.yaml");
-        std::fs::write(&file, format!("domain: d\ndescriptors:\n{}", self.limits)).expect("a file");
-        let rules = load(&file, SameDomain::Refuse).expect("good rules").rules;
+        let rules = self.rules();
         let tasks = Arc::new(Mutex::new(Vec::new()));
         let (queue, clock, behind) = (tasks.clone(), self.clock.clone(), lag.clone());
+        let reached = Arc::new(AtomicU64::new(0));
+        let has_reached = reached.clone();
         self.next_id += 1;
         let shared = Shared {
             counters: self.server.clone(),
             clock: Arc::new(move || {
                 let now = clock.load(Ordering::Relaxed) - behind.load(Ordering::Relaxed);
-                Some(Timestamp::from_nanos(now))
+                // Time never goes back.
+                let before = has_reached.fetch_max(now, Ordering::Relaxed);
+                Some(Timestamp::from_nanos(now.max(before)))
             }),
             spawn: Arc::new(move |task| queue.lock().unwrap().push(task)),
             sidecar: self.next_id as u64,
@@ -257,7 +274,13 @@ impl World {
         let authority =
             Authority::with_shared(local.clone(), shared, rules, self.modes, Arc::new(()));
         let authority = Arc::new(authority.expect("an authority"));
-        Sidecar { authority, local, tasks, lag, requests: Vec::new() }
+        Sidecar { authority, local, tasks, lag, reached, requests: Vec::new() }
+    }
+
+    pub(super) fn rules(&self) -> Rules {
+        let file = self.dir.path().join("limits.yaml");
+        std::fs::write(&file, format!("domain: d\ndescriptors:\n{}", self.limits)).expect("a file");
+        load(&file, SameDomain::Refuse).expect("good rules").rules
     }
 
     /// Kills a sidecar and starts another one on its local counters.
@@ -291,8 +314,10 @@ impl World {
             Poll::Pending => self.sidecars[index].requests.push(pending),
             Poll::Ready(answer) => {
                 let lag = self.sidecars[index].lag.load(Ordering::Relaxed);
-                let at = self.now().as_nanos() - lag;
-                self.answered.push(Answered { id: pending.id, at, answer });
+                let reached = self.sidecars[index].reached.load(Ordering::Relaxed);
+                let true_at = self.now().as_nanos();
+                let at = (true_at - lag).max(reached);
+                self.answered.push(Answered { id: pending.id, at, true_at, answer });
             }
         }
     }
@@ -374,19 +399,20 @@ impl World {
 
     /// What the shared counters have left of the limit of a descriptor.
     pub(super) fn left(&mut self, descriptors: Vec<Descriptor>) -> u32 {
-        let authority = Authority::new(
-            self.server.memory.clone(),
-            self.rules(),
-            Modes::default(),
-            Arc::new(()),
-        );
+        let other = self.sidecar(Memory::new(0), Arc::default());
         let request = Request { domain: "d".into(), descriptors, hits: Hits::PEEK };
-        let answer = crate::wait(authority.expect("an authority").decide(&request, self.now()));
-        answer.expect("an answer").statuses[0].remaining
-    }
-
-    fn rules(&self) -> tidegate_limits::Rules {
-        load(&self.dir.path().join("limits.yaml"), SameDomain::Refuse).expect("good rules").rules
+        let now = self.now();
+        // Without a command of the sidecars that are counted, and in no time.
+        let (commands, delay) = (self.commands(), self.server.delay.swap(0, Ordering::Relaxed));
+        let network = std::mem::replace(&mut *self.server.network.lock().unwrap(), Network::Up);
+        let left = |_: Verdict, windows: &NodeWindows<'_>| {
+            windows.iter().map(|window| window.decision.remaining).min().unwrap_or(0)
+        };
+        let left = crate::wait(other.authority.use_node(&request, Use::Look, now, left));
+        self.server.commands.store(commands, Ordering::Relaxed);
+        self.server.delay.store(delay, Ordering::Relaxed);
+        *self.server.network.lock().unwrap() = network;
+        left.expect("an answer") as u32
     }
 
     pub(super) fn server_keys(&self) -> usize {

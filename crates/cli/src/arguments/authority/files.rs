@@ -16,7 +16,7 @@ const SYSTEM_CA: [&str; 4] = [
 ];
 
 /// The contents of a file that a flag names.
-pub(super) fn contents(path: &Path, flag: &str) -> anyhow::Result<Vec<u8>> {
+pub(in crate::arguments) fn contents(path: &Path, flag: &str) -> anyhow::Result<Vec<u8>> {
     let what = || format!("{flag} {}", path.display());
     let mut bytes = Vec::new();
     let file = File::open(path).with_context(what)?;

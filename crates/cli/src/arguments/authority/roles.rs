@@ -89,6 +89,11 @@ impl AuthorityOptions {
             (None, Some(_)) => return Err("--authority-key needs --authority-cert".to_owned()),
             _ => {}
         }
+        let is_memcached =
+            |location: &Location| matches!(location.servers, Servers::Memcached { .. });
+        if self.authority_replicas > 0 && locations.iter().all(is_memcached) {
+            return Err("--authority-replicas has no effect: memcached has no replicas".to_owned());
+        }
         if locations.iter().any(|location| location.is_tls) {
             return Ok(());
         }
@@ -110,15 +115,8 @@ impl AuthorityOptions {
         let Some(role) = self.main() else { return Ok(None) };
         let Some(servers) = self.settings_of(&role)? else { return Ok(None) };
         let (failure, fails_health) = (self.authority_failure.into(), self.authority_health);
-        Ok(Some(SharedSettings { servers, failure, fails_health }))
-    }
-
-    /// The settings of servers for limits per second, if they have any of their own.
-    pub(crate) fn per_second_settings(&self) -> anyhow::Result<Option<Settings>> {
-        match (self.main(), self.other()) {
-            (Some(_), Some(role)) => self.settings_of(&role),
-            _ => Ok(None),
-        }
+        let per_second = self.other().map(|role| self.settings_of(&role)).transpose()?.flatten();
+        Ok(Some(SharedSettings { servers, per_second, failure, fails_health }))
     }
 
     fn settings_of(&self, role: &Role<'_>) -> anyhow::Result<Option<Settings>> {
@@ -143,8 +141,9 @@ impl AuthorityOptions {
             prefix: self.authority_prefix.clone(),
             connections: NonZeroUsize::new(role.connections as usize).unwrap_or(NonZeroUsize::MIN),
             timeout: role.timeout,
+            replicas: self.authority_replicas,
             jitter: self.authority_expiry_jitter,
-            ..Settings::new(location.servers.with(of_sentinels)?)
+            ..Settings::new(location.servers.with(of_sentinels))
         }))
     }
 

@@ -1,6 +1,5 @@
 //! Servers of shared counters, as a URL names them.
 
-use anyhow::bail;
 use tidegate_remote::{Address, Credentials};
 
 /// What becomes of requests while no server answers.
@@ -34,22 +33,14 @@ pub(crate) enum Servers {
 
 impl Servers {
     /// With the user and the password of Sentinels.
-    pub(super) fn with(self, credentials: Credentials) -> anyhow::Result<tidegate_remote::Servers> {
-        Ok(match self {
+    pub(super) fn with(self, credentials: Credentials) -> tidegate_remote::Servers {
+        match self {
             Servers::Single(address) => tidegate_remote::Servers::Single(address),
             Servers::Sentinel { sentinels, primary } => {
                 tidegate_remote::Servers::Sentinel { sentinels, primary, credentials }
             }
-            Servers::Cluster { .. } => bail!(unsupported("a cluster")),
-            Servers::Memcached { .. } => bail!(unsupported("memcached")),
-        })
+            Servers::Cluster { nodes } => tidegate_remote::Servers::Cluster { nodes },
+            Servers::Memcached { servers } => tidegate_remote::Servers::Memcached(servers),
+        }
     }
-}
-
-/// Counting on this machine alone instead would admit a limit as often as there are machines, so the user decides.
-fn unsupported(servers: &str) -> String {
-    format!(
-        "--authority: this version cannot use {servers}; name one Redis server or its Sentinels, or set \
-         TIDEGATE_AUTHORITY=local to count on this machine alone"
-    )
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tidegate_authority::Previewed;
 use tidegate_core::{DeniedHits, Enforcement, Nanos, Outcome, Verdict};
 use tidegate_limits::RuleKind;
-use tidegate_limits::describe::{borrow, burst, initial};
+use tidegate_limits::describe::{borrow, burst, initial, reset};
 use tidegate_limits::lookup::{Level, Trace};
 use tidegate_store::Key;
 
@@ -73,6 +73,8 @@ fn limit(of: &Explanation<'_>, limit: &Previewed) -> Value {
         "burst": burst(quota),
         "initial": initial(quota),
         "borrow": borrow(quota),
+        "reset": reset(quota),
+        "timezone": configured.timezone,
         "enforcement": match limit.enforcement {
             Enforcement::Enforce => "enforce",
             Enforcement::Shadow => "shadow",
@@ -94,6 +96,13 @@ fn limit(of: &Explanation<'_>, limit: &Previewed) -> Value {
             "left": limit.now.remaining,
             "more_in_ms": more_at(limit).map(|at| ms(at.saturating_since(of.now))),
         });
+        if let Some(held) = of.held_of(limit) {
+            document["held"] = json!({
+                "tokens": held.tokens,
+                "owed": held.owed,
+                "ends_in_ms": (held.tokens > 0).then(|| ms(held.until.saturating_since(of.now))),
+            });
+        }
     }
     document
 }

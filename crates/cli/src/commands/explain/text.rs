@@ -1,18 +1,21 @@
 //! The explanation as text.
 
 use super::{Counters, Explanation, capacity, more_at, used};
+use crate::commands::store::place::Place;
 use crate::output::Output;
 use std::io::{self, Write};
-use tidegate_authority::Previewed;
+use tidegate_authority::{HeldTokens, Previewed};
 use tidegate_core::{DeniedHits, Enforcement, Nanos, Outcome, Verdict};
 use tidegate_limits::describe::key_values;
-use tidegate_limits::describe::{algorithm, numbers, some_of};
+use tidegate_limits::describe::{algorithm, limit as described, some_of};
 use tidegate_limits::describe::{grouped, span, utc};
 use tidegate_limits::lookup::Trace;
 use tidegate_limits::unescaped;
 use tidegate_limits::{Matcher, Rule, RuleKind};
 use tidegate_store::Key;
 
+/// In the data directory of a sidecar whose counters are in servers.
+const SHARED: &str = "shared-counters.json";
 /// Values listed for a key.
 const VALUES_MAX: usize = 5;
 
@@ -95,7 +98,7 @@ fn print_limit(of: &Explanation<'_>, limit: &Previewed, out: &mut Output) -> io:
     let (configured, quota) = (&limit.limit, &limit.limit.quota);
     let name = configured.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
     writeln!(out, "  limit {}{name}", configured.path)?;
-    writeln!(out, "    allows   {}, by {}", numbers(quota), algorithm(quota))?;
+    writeln!(out, "    allows   {}, by {}", described(configured), algorithm(quota))?;
     if configured.denied == DeniedHits::Count {
         writeln!(out, "    counts   denied requests and debits after the fact")?;
     }
@@ -109,6 +112,9 @@ fn print_limit(of: &Explanation<'_>, limit: &Previewed, out: &mut Output) -> io:
             limit.keys.iter().map(|key| key.stored(view.seed()).to_string()).collect();
         writeln!(out, "    key      {}", keys.join("\n             "))?;
         writeln!(out, "    now      {}{}", state(limit), reset(of, limit))?;
+        if let Some(held) = of.held_of(limit) {
+            writeln!(out, "    held     {}", held_here(of, held))?;
+        }
     }
     writeln!(out, "    says     {}", says(of, limit))
 }
@@ -136,6 +142,21 @@ fn state(limit: &Previewed) -> String {
         Some(used) => format!("{} of {capacity} used, {left} left", grouped(used)),
         None => format!("{left} of {capacity} tokens left"),
     }
+}
+
+/// The tokens that a sidecar holds, and the hits that it has still to charge.
+fn held_here(of: &Explanation<'_>, held: &HeldTokens) -> String {
+    let mut words = match held.tokens {
+        0 => "none here".to_owned(),
+        tokens => {
+            let ends = wait(held.until.saturating_since(of.now));
+            format!("{} of the used ones here, until they end in {ends}", grouped(tokens))
+        }
+    };
+    if held.owed > 0 {
+        words += &format!("; {} hits are not charged yet", grouped(held.owed));
+    }
+    words
 }
 
 fn reset(of: &Explanation<'_>, limit: &Previewed) -> String {
@@ -193,6 +214,12 @@ fn print_verdict(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
     match &of.counters {
         Counters::Fresh if !of.limits.is_empty() => {
             writeln!(out, "(with fresh counters; --data-dir DIR uses the live ones)")
+        }
+        Counters::Live(Place::Dir(dir, _)) if dir.join(SHARED).exists() => {
+            writeln!(
+                out,
+                "(this sidecar shares its counters; --authority URL beside --data-dir shows them)"
+            )
         }
         Counters::NoneYet(dir) if !of.limits.is_empty() => {
             let dir = dir.display();

@@ -1,60 +1,69 @@
 //! `tidegate store get`, `set` and `erase`: the entry of one key.
 
 use super::key::{KeyArgument, ResolvedKey};
-use super::{check_whole, join};
-use crate::arguments::store::{Expiry, GetOptions, KeyOptions, SetOptions};
+use super::names::{Name, Names};
+use super::place::{Place, change};
+use crate::arguments::store::{
+    EraseOptions, Expiry, GetOptions, KeyOptions, PlaceOptions, SetOptions,
+};
 use crate::output::Output;
 use crate::time::from_now;
 use anyhow::bail;
 use serde_json::{Value, json};
 use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
-use tidegate_authority::clock;
-use tidegate_core::{Charge, Period, Timestamp};
+use tidegate_core::{Charge, Decision, Period, Timestamp};
 use tidegate_limits::Limit;
 use tidegate_limits::describe::{grouped, span, utc};
-use tidegate_store::{Class, Entry, View};
+use tidegate_store::{Class, Entry};
 
 const SECOND: u64 = 1_000_000_000;
 
 pub(crate) fn get(options: &GetOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
-    let (view, key) = open(&options.common.dir, &options.key)?;
-    let now = clock::now();
+    let (place, key) = open(&options.place, &options.key)?;
+    let now = place.now();
     let mut found = None;
-    for class in classes(&view, &key, options.class.map(Class::from))? {
-        let entry = view.find(&key.within(class), now.as_nanos())?;
+    for class in classes(&place, &key, options.class.map(Class::from))? {
+        let entry = place.find(&key.within(class), now)?;
         found = found.or(entry.map(|entry| (class, entry)));
     }
-    let left = left(&view, &key, now)?;
-    check_whole(&view)?;
-    if options.common.json {
-        out.json(&json_of(&key, found.as_ref(), left, now))?;
+    let use_now = use_now(&place, &key, now)?;
+    place.check()?;
+    let names = Names::of(&options.names, place.dir(), place.hashing())?;
+    let name = names.as_ref().map(|names| names.get(key.stored.bits()));
+    if options.place.json {
+        let mut document = json_of(&key, found.as_ref(), use_now.as_ref(), now);
+        if let Some(name) = name {
+            document["name"] = name.map_or(Value::Null, Name::json);
+        }
+        out.json(&document)?;
     } else {
-        print(out, &key, found.as_ref(), left, now)?;
+        print(out, &key, found.as_ref(), use_now.as_ref(), now)?;
+        if let Some(name) = name {
+            writeln!(out, "name     {}", name.map_or_else(|| "not known".to_owned(), Name::text))?;
+        }
     }
     Ok(if found.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 pub(crate) fn set(options: &SetOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
-    let dir = &options.common.dir;
-    let (view, key) = open(dir, &options.key)?;
+    let (place, key) = open(&options.place, &options.key)?;
     let class = key.class.unwrap_or(options.class.into());
-    let Some(geometry) = view.geometry(class) else { bail!(without(class)) };
+    let Some(words_max) = place.state_words(class) else { bail!(without(class)) };
     let state = &options.state;
-    check_state(state, class, geometry.state_words())?;
-    let now = clock::now();
+    check_state(state, class, words_max)?;
+    let now = place.now();
     let expires_at = expiry_of(&options.expiry, now)?;
 
-    let cluster = join(dir, view)?;
-    let is_new = cluster.update(&key.within(class), now.as_nanos(), |entry| {
+    let counters = place.join()?;
+    let had_one = change(&*counters, &key.within(class), now, |entry| {
         entry.state.fill(0);
         entry.state[..state.len()].copy_from_slice(state);
         *entry.expires_at = expires_at;
-        entry.is_new()
     })?;
+    let is_new = !had_one;
     let (name, stored, secs) = (class.name(), key.stored, expires_at.div_ceil(SECOND));
-    if options.common.json {
+    if options.place.json {
         let key = stored.to_string();
         out.json(&json!({"key": key, "class": name, "created": is_new, "expires_at": secs}))?;
     } else {
@@ -65,23 +74,22 @@ pub(crate) fn set(options: &SetOptions, out: &mut Output) -> anyhow::Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn erase(options: &GetOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
-    let dir = &options.common.dir;
-    let (view, key) = open(dir, &options.key)?;
-    let classes = classes(&view, &key, options.class.map(Class::from))?;
-    let cluster = join(dir, view)?;
-    let now = clock::now().as_nanos();
+pub(crate) fn erase(options: &EraseOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
+    let (place, key) = open(&options.place, &options.key)?;
+    let classes = classes(&place, &key, options.class.map(Class::from))?;
+    let (now, seed) = (place.now(), place.seed());
+    let counters = place.join()?;
     let mut erased = Vec::new();
     for class in classes {
         let mut had_one = false;
-        for part in key.every_part(class, cluster.seed(), clock::now()) {
-            had_one |= cluster.erase(&part, now)?;
+        for part in key.every_part(class, seed, now) {
+            had_one |= change(&*counters, &part, now, |entry| entry.state.fill(0))?;
         }
         if had_one {
             erased.push(class.name());
         }
     }
-    if options.common.json {
+    if options.place.json {
         let key = key.stored.to_string();
         out.json(&json!({"key": key, "erased": !erased.is_empty(), "classes": erased}))?;
     } else if erased.is_empty() {
@@ -92,21 +100,22 @@ pub(crate) fn erase(options: &GetOptions, out: &mut Output) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// A view of the data directory, and the key that the command line names.
-fn open(dir: &Path, options: &KeyOptions) -> anyhow::Result<(View, ResolvedKey)> {
-    let argument = KeyArgument::parse(options)?;
-    let view = View::open(dir)?;
-    let key = argument.resolve(view.seed())?;
-    Ok((view, key))
+/// Where the counters are, and the key that the command line names.
+fn open(options: &PlaceOptions, key: &KeyOptions) -> anyhow::Result<(Place, ResolvedKey)> {
+    let (dir, words) = key.split(&options.servers);
+    let argument = KeyArgument::parse(key, words)?;
+    let place = Place::open(dir, &options.servers)?;
+    let key = argument.resolve(place.hashing())?;
+    Ok((place, key))
 }
 
 /// The classes to search for a key: that of the key or of the command line, else all.
-fn classes(view: &View, key: &ResolvedKey, given: Option<Class>) -> anyhow::Result<Vec<Class>> {
+fn classes(place: &Place, key: &ResolvedKey, given: Option<Class>) -> anyhow::Result<Vec<Class>> {
     match key.class.or(given) {
-        Some(class) if view.geometry(class).is_none() => bail!(without(class)),
+        Some(class) if place.state_words(class).is_none() => bail!(without(class)),
         Some(class) => Ok(vec![class]),
         None => {
-            Ok(Class::ALL.into_iter().filter(|class| view.geometry(*class).is_some()).collect())
+            Ok(Class::ALL.into_iter().filter(|class| place.state_words(*class).is_some()).collect())
         }
     }
 }
@@ -153,7 +162,7 @@ fn print(
     out: &mut Output,
     key: &ResolvedKey,
     found: Option<&(Class, Entry)>,
-    left: Option<u64>,
+    use_now: Option<&Decision>,
     now: Timestamp,
 ) -> anyhow::Result<()> {
     let stored = key.stored;
@@ -173,10 +182,16 @@ fn print(
     let (quota, period) = (&limit.quota, period_of(limit));
     let (algorithm, requests) = (quota.algorithm(), grouped(quota.requests().into()));
     writeln!(out, "limit    {}: {algorithm}, {requests} per {period}", limit.path)?;
-    if let Some(left) = left {
-        let left = grouped(left);
-        let capacity = grouped(quota.capacity().into());
-        writeln!(out, "left     {left} of {capacity}")?;
+    if let Some(use_now) = use_now {
+        let (left, capacity) = (use_now.remaining, u64::from(quota.capacity()));
+        let resets = match left < capacity {
+            true => {
+                let secs = secs_of(use_now.reset_at);
+                format!("; more {} ({})", utc(secs), from_now(secs, secs_of(now)))
+            }
+            false => String::new(),
+        };
+        writeln!(out, "left     {} of {}{resets}", grouped(left), grouped(capacity))?;
     }
     Ok(())
 }
@@ -184,7 +199,7 @@ fn print(
 fn json_of(
     key: &ResolvedKey,
     found: Option<&(Class, Entry)>,
-    left: Option<u64>,
+    use_now: Option<&Decision>,
     now: Timestamp,
 ) -> Value {
     let mut document = json!({"key": key.stored.to_string(), "found": found.is_some()});
@@ -203,7 +218,8 @@ fn json_of(
             "requests": limit.quota.requests(),
             "period_ms": limit.quota.period().nominal().as_nanos() / 1_000_000,
             "capacity": limit.quota.capacity(),
-            "left": left,
+            "left": use_now.map(|now| now.remaining),
+            "more_at": use_now.map(|now| secs_of(now.reset_at)),
         });
     }
     document
@@ -214,14 +230,14 @@ pub(crate) fn state_json(entry: &Entry) -> Value {
     entry.state.iter().map(u64::to_string).collect()
 }
 
-/// The remaining hits of the limit, for a descriptor; none for other keys, and for a state of another algorithm's
+/// The use of the limit, for a descriptor; none for other keys, and for a state of another algorithm's
 /// size.
-fn left(view: &View, key: &ResolvedKey, now: Timestamp) -> anyhow::Result<Option<u64>> {
+fn use_now(place: &Place, key: &ResolvedKey, now: Timestamp) -> anyhow::Result<Option<Decision>> {
     let Some(limit) = &key.limit else { return Ok(None) };
     let words = limit.quota.state_size().words();
     let mut state = Vec::new();
-    for part in key.parts(key.class.unwrap_or_default(), view.seed(), now) {
-        match view.find(&part, now.as_nanos())? {
+    for part in key.parts(key.class.unwrap_or_default(), place.seed(), now) {
+        match place.find(&part, now)? {
             None => state.resize(state.len() + words, 0),
             Some(entry) => match entry.state.get(..words) {
                 Some(found) => state.extend_from_slice(found),
@@ -229,8 +245,7 @@ fn left(view: &View, key: &ResolvedKey, now: Timestamp) -> anyhow::Result<Option
             },
         }
     }
-    let decision = tidegate_core::decide(&mut state, &limit.quota, Charge::PEEK, now);
-    Ok(Some(decision.remaining))
+    Ok(Some(tidegate_core::decide(&mut state, &limit.quota, Charge::PEEK, now)))
 }
 
 /// Rounded up, as the store rounds expiry times: an entry of 60 s then shows 60 s.

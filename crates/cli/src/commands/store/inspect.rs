@@ -3,9 +3,9 @@
 mod report;
 mod text;
 
-use super::chart::ChartStyle;
 use super::check_whole;
 use crate::arguments::store::CommonOptions;
+use crate::commands::chart::ChartStyle;
 use crate::output::Output;
 use report::{ClassReport, CounterSource, Inspection};
 use serde_json::{Map, Value, json};

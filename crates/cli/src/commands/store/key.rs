@@ -8,8 +8,8 @@ use crate::commands::UsageError;
 use anyhow::{anyhow, bail};
 use std::path::Path;
 use tidegate_authority::clock;
-use tidegate_authority::counter_keys;
-use tidegate_core::{CounterKey, Entry, Identity, KeyHash, Timestamp};
+use tidegate_authority::{Hashing, counter_keys};
+use tidegate_core::{Entry, Identity, KeyHash, Timestamp};
 use tidegate_limits::describe::key_values;
 use tidegate_limits::{self as rules, Loaded, SameDomain};
 use tidegate_limits::{Limit, Lookup, Match, Rules};
@@ -67,13 +67,18 @@ impl ResolvedKey {
 }
 
 impl<'a> KeyArgument<'a> {
-    pub(crate) fn parse(options: &'a KeyOptions) -> Result<Self, UsageError> {
+    pub(crate) fn parse(options: &'a KeyOptions, words: &[String]) -> Result<Self, UsageError> {
+        if words.is_empty() {
+            let missing =
+                "the key is missing: tidegate store COMMAND DIR KEY, or --authority URL KEY";
+            return Err(UsageError(missing.to_owned()));
+        }
         if let Some(limits) = &options.limits {
-            let entries = options.key.iter().map(|entry| parse_entry(entry));
+            let entries = words.iter().map(|entry| parse_entry(entry));
             let entries = entries.collect::<Result<_, _>>()?;
             return Ok(KeyArgument::Descriptor { limits, options, entries });
         }
-        match &options.key[..] {
+        match words {
             [key] => parse_key(key),
             keys => Err(UsageError(format!(
                 "{} keys are given, expected one; a descriptor of several entries takes --limits",
@@ -82,8 +87,9 @@ impl<'a> KeyArgument<'a> {
         }
     }
 
-    /// The key in a cluster with this seed.
-    pub(crate) fn resolve(self, seed: u64) -> anyhow::Result<ResolvedKey> {
+    /// The key among counters whose keys are made like this.
+    pub(crate) fn resolve(self, hashing: Hashing) -> anyhow::Result<ResolvedKey> {
+        let seed = hashing.seed();
         let stored = match self {
             KeyArgument::Stored(stored) => stored,
             KeyArgument::Number(number) => number.stored(seed),
@@ -94,14 +100,7 @@ impl<'a> KeyArgument<'a> {
                 let domain = domain_of(&rules, options.domain.as_ref())?;
                 let found = rule_of(&rules, limits, &domain, &entries)?;
                 let limit = limit_of(&found, options.limit.as_deref())?;
-                let identity = Identity {
-                    domain: &domain,
-                    entries: &entries,
-                    shared: &found.shared,
-                    quota: &limit.quota,
-                    label: &limit.label,
-                };
-                let hash = CounterKey::new().hash(seed, &identity);
+                let hash = counter_of((&domain, &entries), &found, limit, hashing);
                 // The first part represents the counter.
                 let key = counter_keys(hash, &limit.quota, seed, clock::now())[0];
                 let (stored, class) = (key.stored(seed), Some(key.class));
@@ -111,6 +110,18 @@ impl<'a> KeyArgument<'a> {
         };
         Ok(ResolvedKey { stored, class: None, limit: None, counter: None })
     }
+}
+
+/// The hash of the counter that a descriptor has under a limit of the rule that it met.
+pub(super) fn counter_of(
+    (domain, entries): (&str, &[Entry]),
+    found: &Match<'_>,
+    limit: &Limit,
+    hashing: Hashing,
+) -> KeyHash {
+    let (shared, quota, label) = (&found.shared, &limit.quota, &limit.label);
+    let identity = Identity { domain, entries, shared, quota, label };
+    hashing.hash(&identity, found.rule.limits().iter().map(|limit| &limit.quota))
 }
 
 fn parse_key(text: &str) -> Result<KeyArgument<'static>, UsageError> {

@@ -18,7 +18,7 @@ fn shared(flags: &[&str]) -> SharedSettings {
 }
 
 fn per_second(flags: &[&str]) -> Settings {
-    options(flags).authority.per_second_settings().unwrap().expect("servers")
+    shared(flags).per_second.expect("servers")
 }
 
 #[track_caller]
@@ -75,7 +75,15 @@ fn a_server_has_defaults() {
     assert_eq!((prefix.as_str(), connections.get()), ("tidegate:", 2));
     assert_eq!((timeout, jitter), (Duration::from_millis(100), Duration::from_secs(10)));
     assert_eq!((shared.failure, shared.fails_health), (Failure::Local, false));
-    assert!(options(&["--authority=redis://a"]).authority.per_second_settings().unwrap().is_none());
+    assert!(shared.per_second.is_none());
+}
+
+#[test]
+fn memcached_is_one_or_several_servers() {
+    let servers = |url| shared(&["--authority", url]).servers.servers;
+    assert_eq!(servers("memcached://a"), Servers::Memcached(vec![tcp("a", 11211)]));
+    let both = vec![tcp("a", 11211), tcp("b", 1)];
+    assert_eq!(servers("memcached://a,b:1"), Servers::Memcached(both));
 }
 
 #[test]
@@ -183,6 +191,7 @@ fn mistakes_say_what_to_do() {
         &["--authority=redis://:secret@limits", "--authority-password-file=f"],
         "the URL of --authority has a user or a password, too",
     );
+    mistake(&["--authority=memcached://a", "--authority-replicas=1"], "memcached has no replicas");
     mistake(
         &["--authority=memcached://a", "--authority-password-file=f"],
         "memcached has no users here",

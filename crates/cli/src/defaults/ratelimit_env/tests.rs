@@ -3,7 +3,7 @@ use crate::defaults::srv::Srv;
 use crate::defaults::tests::serve_options;
 
 pub(super) fn environment(set: &[(&'static str, &str)]) -> RatelimitEnv {
-    RatelimitEnv::read(|name| {
+    RatelimitEnv::read(Extent::Set, |name| {
         set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into())
     })
 }
@@ -154,7 +154,7 @@ fn a_variable_without_effect_is_a_warning_unless_it_asks_for_nothing_else() {
             ("RUNTIME_IGNOREDOTFILES", "0"),
             ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
         ],
-        &["CONFIG_TYPE", "RUNTIME_IGNOREDOTFILES", "NEAR_LIMIT_RATIO"],
+        &["RUNTIME_IGNOREDOTFILES", "NEAR_LIMIT_RATIO"],
     );
 }
 
@@ -216,7 +216,120 @@ fn flags_win_over_the_environment_of_another_service() {
     let used: Vec<&str> = notices.used.iter().map(|(_, flag)| flag.as_str()).collect();
     assert_eq!(used, ["--limits /r/config", "--count-denied true"]);
     assert_eq!(notices.warnings.len(), 1);
-    assert_eq!(options.limits, std::path::Path::new("/r/config"));
+    assert_eq!(options.limits, ["/r/config".parse().unwrap()]);
+}
+
+const XDS: (&str, &str) = ("CONFIG_TYPE", "GRPC_XDS_SOTW");
+
+#[test]
+fn limits_come_by_xds_where_the_type_says_so() {
+    defaults(&[XDS], &[("limits", "xds://localhost:18000")]);
+    let url = ("CONFIG_GRPC_XDS_SERVER_URL", "dns:///gateway:18001");
+    defaults(&[XDS, ("RUNTIME_ROOT", "/data"), url], &[("limits", "xds://gateway:18001")]);
+    defaults(
+        &[
+            XDS,
+            url,
+            ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
+            ("CONFIG_GRPC_XDS_NODE_METADATA", "a=b,c=d"),
+            ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "c"),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "k"),
+            ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "a"),
+            ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "s"),
+            ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "x-a:b"),
+            ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "3s"),
+            ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s"),
+            ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "1m"),
+            ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0.25"),
+            ("XDS_CLIENT_BACKOFF_JITTER", "true"),
+            ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "8388608"),
+            ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+        ],
+        &[
+            ("limits", "xdss://gateway:18001"),
+            ("xds_cert", "c"),
+            ("xds_key", "k"),
+            ("xds_ca", "a"),
+            ("xds_server_name", "s"),
+            ("xds_node_id", "envoy-ratelimit"),
+            ("xds_node_metadata", "a=b,c=d"),
+            ("xds_headers", "x-a:b"),
+            ("xds_connect_retry", "3000ms"),
+            ("xds_backoff_initial", "10000ms"),
+            ("xds_backoff_max", "60000ms"),
+            ("xds_message_bytes", "8388608"),
+            ("xds_backoff_jitter", "0.25"),
+            ("start_without_limits", "true"),
+        ],
+    );
+    let pairs = [XDS, ("CONFIG_GRPC_XDS_NODE_METADATA", "a=b,c=d")];
+    let (options, _) = serve_options(&[], &Srv::default(), &environment(&pairs));
+    assert_eq!(options.xds.xds_node_metadata.len(), 2);
+    // Healthy only with limits: so it waits for them.
+    let waits = [
+        XDS,
+        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+        ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true"),
+        ("XDS_CLIENT_BACKOFF_JITTER", "false"),
+        ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "0"),
+    ];
+    defaults(&waits, &[("limits", "xds://localhost:18000"), ("xds_backoff_jitter", "0")]);
+    warnings(&[("CONFIG_GRPC_XDS_NODE_ID", "n")], &["CONFIG_GRPC_XDS_NODE_ID"]);
+    warnings(&[XDS, ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "s")], &["CONFIG_GRPC_XDS_SERVER_TLS_SAN"]);
+    for (name, value) in [
+        ("CONFIG_TYPE", "ADS"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", "http://gateway"),
+        ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "0"),
+        ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "2"),
+        ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "10"),
+    ] {
+        let environment = environment(&[XDS, (name, value)]);
+        let environment = match name {
+            "CONFIG_TYPE" => self::environment(&[(name, value)]),
+            _ => environment,
+        };
+        assert_eq!(environment.mistakes().len(), 1, "{name}: {:?}", environment.mistakes());
+    }
+}
+
+#[test]
+fn metrics_for_prometheus_have_an_address_where_it_is_on() {
+    let own = ("GRPC_PORT", "9");
+    let grpc = ("grpc", "127.0.0.1:9");
+    defaults(&[own, ("USE_PROMETHEUS", "true")], &[grpc, ("prometheus", "127.0.0.1:9090")]);
+    defaults(
+        &[
+            own,
+            ("USE_PROMETHEUS", "true"),
+            ("PROMETHEUS_ADDR", "0.0.0.0:1"),
+            ("PROMETHEUS_PATH", "/m"),
+        ],
+        &[grpc, ("prometheus", "0.0.0.0:1"), ("prometheus_path", "/m")],
+    );
+    defaults(&[own, ("PROMETHEUS_ADDR", ":1")], &[grpc]);
+}
+
+/// A program in the place of that service has its defaults, not ours.
+#[test]
+fn the_whole_environment_has_the_defaults_of_the_service() {
+    let set = [("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", ":19001"), ("HOST", "::"), XDS];
+    let environment = RatelimitEnv::read(Extent::Whole, |name| {
+        set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into())
+    });
+    let found: Vec<(&str, &str)> =
+        environment.defaults.iter().map(|default| (default.id, default.value.as_str())).collect();
+    let expected = [
+        ("grpc", "0.0.0.0:8081"),
+        ("http", "[::]:8080"),
+        ("prometheus", "0.0.0.0:19001"),
+        ("limits", "xds://localhost:18000"),
+        ("count_denied", "true"),
+    ];
+    assert_eq!(found, expected);
+    let nothing = RatelimitEnv::read(Extent::Whole, |_| None);
+    let limits = nothing.defaults.iter().find(|default| default.id == "limits");
+    assert_eq!(limits.unwrap().value, LIMITS.1);
 }
 
 /// Every variable in one list only, or it would be used and warned about.

@@ -15,6 +15,51 @@ pub(super) fn truth(text: &str) -> Parsed<bool> {
     }
 }
 
+/// A text that the flag itself reads.
+pub(super) fn any(text: &str) -> Parsed<String> {
+    Ok(text.to_owned())
+}
+
+/// A wait, which is never none.
+pub(super) fn wait(text: &str) -> Parsed<String> {
+    const EXPECTED: &str = "a time from 10ms to 24h, such as 10s";
+    let wait = age(text).map_err(|_| EXPECTED)?;
+    let is_long = duration::parse(&wait)
+        .is_some_and(|wait| (10_000_000..=86_400_000_000_000).contains(&wait.as_nanos()));
+    if is_long { Ok(wait) } else { Err(EXPECTED) }
+}
+
+/// A size; empty for the default.
+pub(super) fn message_bytes(text: &str) -> Parsed<String> {
+    const EXPECTED: &str = "a number of bytes from 1024 to 1073741824, or 0 for the default";
+    match text.parse::<u32>() {
+        Ok(0) => Ok(String::new()),
+        Ok(bytes) if (1024..=1 << 30).contains(&bytes) => Ok(bytes.to_string()),
+        _ => Err(EXPECTED),
+    }
+}
+
+/// A number from 0 to 1.
+pub(super) fn share(text: &str) -> Parsed<String> {
+    let share: Option<f64> = text.parse().ok();
+    let is_share = share.is_some_and(|share| (0.0..=1.0).contains(&share));
+    if is_share { Ok(text.to_owned()) } else { Err("a number from 0 to 1") }
+}
+
+/// The address of a server in Go, where no host means all addresses; `host` replaces none.
+pub(super) fn address(text: &str, host_else: &str) -> Parsed<String> {
+    const EXPECTED: &str = "host:port or :port, such as :9090";
+    let (name, number) = text.rsplit_once(':').ok_or(EXPECTED)?;
+    let name = if name.is_empty() { Ok(host_else.to_owned()) } else { host(name) };
+    Ok(format!("{}:{}", name.map_err(|_| EXPECTED)?, port(number).map_err(|_| EXPECTED)?))
+}
+
+/// The path of a page.
+pub(super) fn path(text: &str) -> Parsed<String> {
+    let is_path = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_path { Ok(text.to_owned()) } else { Err("a path, such as /metrics") }
+}
+
 /// The value of a flag without argument.
 pub(super) fn switch(text: &str) -> Parsed<String> {
     truth(text).map(|is_on| is_on.to_string())

@@ -17,6 +17,8 @@ const EMPTY_FOR: Nanos = Nanos::from_secs(10);
 const OWED: u64 = u32::MAX as u64;
 /// In place of the low-water mark, if the state decides alone. Then `left` is its share.
 pub(super) const ALONE: u64 = 31;
+/// The bits of the low-water mark. The other bits of their word are of the denial.
+pub(super) const LOW: u64 = 31;
 /// More tokens are never held.
 const TOKENS_MAX: u64 = u32::MAX as u64 - 1;
 pub(super) const HALF: u64 = u32::MAX as u64;
@@ -65,9 +67,9 @@ impl Parts {
             end,
             left: left & HALF,
             more_at: (left >> 32).saturating_mul(SECOND),
-            denied: (denied & 1_023) << (denied >> 10),
+            denied: unpacked(denied),
             denied_until: (denial >> 20) << UNTIL_UNIT,
-            low: denial & 31,
+            low: denial & LOW,
         };
         if now >= end {
             let is_alone = parts.low == ALONE;
@@ -89,7 +91,11 @@ impl Parts {
 
     /// Whether a recent refill found no room for `hits`.
     pub(super) fn denies(&self, hits: u64, now: Timestamp) -> bool {
-        self.denied > 0 && hits >= self.denied && now.as_nanos() < self.denied_until
+        // The number was rounded up, so the very hits that were denied may be fewer.
+        let is_rounded = || hits > self.tokens + self.older + self.left;
+        let is_denied =
+            hits >= self.denied || (unpacked(rounded_up(hits)) >= self.denied && is_rounded());
+        self.denied > 0 && now.as_nanos() < self.denied_until && is_denied
     }
 
     /// Takes `hits`, which are there, the older ones first.
@@ -160,4 +166,9 @@ fn rounded_up(number: u64) -> u64 {
         // Above all limits.
         _ => 1_023 | 31 << 10,
     }
+}
+
+/// The number that [`rounded_up`] made of another one.
+fn unpacked(rounded: u64) -> u64 {
+    (rounded & 1_023) << (rounded >> 10)
 }

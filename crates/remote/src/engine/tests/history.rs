@@ -5,6 +5,7 @@
 
 use super::world::World;
 use super::*;
+use crate::image;
 use std::collections::{HashMap as StdHashMap, HashSet};
 use tidegate_store::EntryMut;
 

@@ -13,7 +13,7 @@ fn live(seed: u64, keys: u64, fails_one_in: u64) -> World {
     let mut world = World::new(3, seed);
     for engine in &mut world.engines {
         // A small batch is full often.
-        *engine = Engine::new(Rules { keys_max: 4, ..rules(u64::MAX) });
+        *engine = Engine::new(Rules { keys_max: 4, ..rules(u64::MAX) }, Lanes::One);
     }
     let events = 100 + world.random.below(300);
     for _ in 0..events {

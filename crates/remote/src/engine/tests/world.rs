@@ -105,7 +105,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(engines: usize, seed: u64) -> World {
         World {
-            engines: (0..engines).map(|_| Engine::new(rules(u64::MAX))).collect(),
+            engines: (0..engines).map(|_| Engine::new(rules(u64::MAX), Lanes::One)).collect(),
             server: Server::default(),
             requests: Vec::new(),
             transits: Vec::new(),
@@ -159,7 +159,7 @@ impl World {
 
     /// Lets ready flights of an engine take off.
     pub(super) fn depart(&mut self, engine: usize) -> bool {
-        let flights: Vec<_> = std::iter::from_fn(|| self.engines[engine].depart()).collect();
+        let flights: Vec<_> = std::iter::from_fn(|| self.engines[engine].depart(0)).collect();
         let any = !flights.is_empty();
         let transit = |flight| Transit { engine, flight, answer: None };
         self.transits.extend(flights.into_iter().map(transit));

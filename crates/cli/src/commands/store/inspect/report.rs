@@ -1,6 +1,6 @@
 //! What `tidegate store inspect` reports.
 
-use crate::commands::store::chart::ChartStyle;
+use crate::commands::chart::ChartStyle;
 use std::path::Path;
 use tidegate_authority::clock;
 use tidegate_data_dir::process_info::{self, ProcessInfo};

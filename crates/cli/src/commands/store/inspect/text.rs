@@ -1,7 +1,7 @@
 //! The text of `tidegate store inspect`.
 
 use super::report::{ClassReport, CounterSource, Inspection};
-use crate::commands::store::chart::ChartStyle;
+use crate::commands::chart::ChartStyle;
 use crate::time::bytes;
 use std::io::{self, Write};
 use tidegate_data_dir::process_info::{self, ProcessInfo};

@@ -111,7 +111,7 @@ fn credentials_files_and_times_are_those_of_the_flags() {
     let (options, _) =
         serve_options(&["--limits", "l"], &Srv::default(), &environment(&second[..12]));
     let shared = options.authority.settings().unwrap().unwrap();
-    let per_second = options.authority.per_second_settings().unwrap().unwrap();
+    let per_second = shared.per_second.unwrap();
     assert!(shared.servers.tls.is_none() && per_second.tls.is_some());
 }
 

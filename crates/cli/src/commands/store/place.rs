@@ -1,0 +1,123 @@
+//! Where counters are: in a data directory, or in servers that machines share. Reads and changes single entries.
+
+use super::{check_whole, join};
+use crate::arguments::authority::ServerOptions;
+use crate::commands::UsageError;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tidegate_authority::{Counters, Hashing, clock, wait};
+use tidegate_core::Timestamp;
+use tidegate_remote::Engines;
+use tidegate_store::{Class, Entries, Entry, Hashed, View};
+
+pub(crate) enum Place {
+    Dir(PathBuf, Box<View>),
+    Servers(Arc<Engines>),
+}
+
+impl Place {
+    /// The data directory, or the servers if they are named.
+    pub(crate) fn open(dir: Option<&Path>, servers: &ServerOptions) -> anyhow::Result<Place> {
+        match (servers.settings()?, dir) {
+            (Some(settings), _) => {
+                let remote = Engines::connect(settings, servers.of_seconds()?)?;
+                Ok(Place::Servers(Arc::new(remote)))
+            }
+            (None, Some(dir)) => Ok(Place::Dir(dir.to_owned(), Box::new(View::open(dir)?))),
+            (None, None) => {
+                Err(UsageError("a data directory or --authority is needed".into()).into())
+            }
+        }
+    }
+
+    /// The data directory, if it is one.
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        match self {
+            Place::Dir(dir, _) => Some(dir),
+            Place::Servers(_) => None,
+        }
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        match self {
+            Place::Dir(_, view) => view.seed(),
+            Place::Servers(remote) => remote.seed(),
+        }
+    }
+
+    /// How the keys of its counters are made.
+    pub(crate) fn hashing(&self) -> Hashing {
+        match self {
+            Place::Dir(_, view) => Hashing::undivided(view.seed()),
+            Place::Servers(remote) => Hashing::of(&**remote),
+        }
+    }
+
+    /// The time that its counters go by.
+    pub(crate) fn now(&self) -> Timestamp {
+        match self {
+            Place::Dir(..) => clock::now(),
+            Place::Servers(remote) => remote.now().unwrap_or_else(clock::now),
+        }
+    }
+
+    /// The words of the states of a class, if there is room for any.
+    pub(crate) fn state_words(&self, class: Class) -> Option<u32> {
+        match self {
+            Place::Dir(_, view) => view.geometry(class).map(|geometry| geometry.state_words()),
+            Place::Servers(remote) => match class {
+                Class::Narrow => Some(tidegate_core::StateSize::Narrow.words() as u32),
+                Class::Wide => u32::try_from(remote.state_words()).ok(),
+            },
+        }
+    }
+
+    /// The live entry of a key.
+    pub(crate) fn find(&self, key: &Hashed, now: Timestamp) -> anyhow::Result<Option<Entry>> {
+        let Place::Servers(remote) = self else {
+            let Place::Dir(_, view) = self else { return Ok(None) };
+            return Ok(view.find(key, now.as_nanos())?);
+        };
+        let mut found = None;
+        let mut look = |entries: &mut Entries<'_>| {
+            let entry = entries.get(0);
+            let copy = || Entry::new(entry.state, *entry.expires_at);
+            found = (!entry.is_new()).then(copy);
+        };
+        wait(remote.update(&[*key], now, &mut look))?;
+        Ok(found)
+    }
+
+    /// Fails if what was read may be no whole.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        match self {
+            Place::Dir(_, view) => check_whole(view),
+            Place::Servers(_) => Ok(()),
+        }
+    }
+
+    /// The counters, to be changed.
+    pub(crate) fn join(self) -> anyhow::Result<Arc<dyn Counters>> {
+        Ok(match self {
+            Place::Dir(dir, view) => Arc::new(join(&dir, *view)?),
+            Place::Servers(remote) => remote,
+        })
+    }
+}
+
+/// Changes one entry, and returns whether it was there.
+pub(crate) fn change(
+    counters: &dyn Counters,
+    key: &Hashed,
+    now: Timestamp,
+    mut change: impl FnMut(&mut tidegate_store::EntryMut<'_>) + Send,
+) -> anyhow::Result<bool> {
+    let mut had_one = false;
+    let mut update = |entries: &mut Entries<'_>| {
+        let mut entry = entries.get(0);
+        had_one = !entry.is_new();
+        change(&mut entry);
+    };
+    wait(counters.update(&[*key], now, &mut update))?;
+    Ok(had_one)
+}

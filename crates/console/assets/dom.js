@@ -1,0 +1,86 @@
+// Elements, made of names and text. Nothing here reads markup.
+
+import { plain } from "./text.js";
+
+// An element with attributes and children. A child is an element or text; null is left out.
+export function el(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value == null || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "class") element.className = value;
+    else if (value === true) element.setAttribute(key, "");
+    else element.setAttribute(key, String(value));
+  }
+  element.append(...children.flat().filter((child) => child != null && child !== false));
+  return element;
+}
+
+// A value of a client. A long one is cut by the style, and shown whole while it has the focus.
+export function value(text, name = "span") {
+  const shown = plain(text);
+  const long = shown.length > 60;
+  return el(name, { class: long ? "value long" : "value", tabindex: long ? 0 : null, dir: "ltr" }, shown);
+}
+
+// Entries of a descriptor, each a key and a value.
+export function entries(of) {
+  return el(
+    "span",
+    { class: "entries" },
+    of.map(({ key, value: text }) => el("span", { class: "entry" }, value(key, "b"), "=", value(text))),
+  );
+}
+
+// A table with a caption for screen readers. Columns are [title, class]; cells are elements or text.
+export function table(caption, columns, rows, empty = "Nothing yet.") {
+  if (rows.length === 0) return el("p", { class: "empty" }, empty);
+  return el(
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    el(
+      "table",
+      {},
+      el("caption", { class: "hidden" }, caption),
+      el("thead", {}, el("tr", {}, columns.map(([title, of]) => el("th", { scope: "col", class: of }, title)))),
+      el(
+        "tbody",
+        {},
+        rows.map((cells) => el("tr", {}, cells.map((cell, at) => el(at === 0 ? "th" : "td", { scope: at === 0 ? "row" : null, class: columns[at][1] }, cell)))),
+      ),
+    ),
+  );
+}
+
+// A labelled choice. Options are [value, text].
+export function choice(label, options, chosen, change) {
+  const select = el("select", { onchange: () => change(select.value) }, options.map(([of, text]) => el("option", { value: of, selected: of === chosen }, text)));
+  return el("label", { class: "field" }, el("span", {}, label), select);
+}
+
+// A labelled input.
+export function field(label, attributes) {
+  const input = el("input", { autocomplete: "off", spellcheck: "false", ...attributes });
+  return { input, label: el("label", { class: "field" }, el("span", {}, label), input) };
+}
+
+// A part of a page with a title.
+export function section(title, ...children) {
+  return el("section", {}, el("h2", {}, title), ...children);
+}
+
+// Replaces the children of an element, and keeps the focus on the one with the same data-focus.
+export function replace(parent, ...children) {
+  const active = parent.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+  const scrolled = [...parent.querySelectorAll(".scroll")].map((part) => part.scrollLeft);
+  parent.replaceChildren(...children.flat().filter((child) => child != null && child !== false));
+  parent.querySelectorAll(".scroll").forEach((part, at) => (part.scrollLeft = scrolled[at] ?? 0));
+  if (active) [...parent.querySelectorAll("[data-focus]")].find((other) => other.dataset.focus === active)?.focus({ preventScroll: true });
+}
+
+// A link to the page of a key.
+export function keyLink(domain, of, text) {
+  const query = new URLSearchParams({ domain });
+  for (const { key, value: own } of of) query.append("entry", `${key}=${own}`);
+  return el("a", { href: `#/key?${query}` }, text);
+}

@@ -1,0 +1,415 @@
+//! Answers to queries.
+//!
+//! The database adds up, so an answer has as many rows as series and steps; only sketches are merged here. Points of all
+//! widths count, each by its beginning.
+
+use super::dialect::rows as placeholders;
+use super::schema::{ALL, OTHER, VALUES};
+use super::{Database, DatabaseError, leaders};
+use crate::label::{label, labelled};
+use crate::query::{Answer, AnswerPoint, AnswerSeries, Query, QueryError, Step};
+use crate::retention::Width;
+use crate::series::Counts;
+use crate::sketch::{Sketch, Union};
+use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::query::Query as Statement;
+use sqlx::{Any, AnyConnection, Row};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tidegate_limits::Statistic;
+
+/// An answer takes so long at most.
+const SECONDS_MAX: u64 = 10;
+/// Sketches of one answer: 160 MB if all are full, though never in memory at once.
+const SKETCHES_MAX: usize = 20_000;
+
+/// As many series are added up and ordered. Of more, the leaders say which ones may be the largest.
+const SERIES_FEW: i64 = 1_000;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnswerError {
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+}
+
+/// The rows of a question, and what a statement binds for them.
+#[derive(Clone, Copy)]
+struct Selection<'q> {
+    query: &'q Query,
+    statistic: i64,
+    from: i64,
+}
+
+/// The values of a group: one for each key of `by`; none for all others.
+type Group = Option<Vec<String>>;
+
+impl Database {
+    /// # Errors
+    /// If the question has no answer of a bounded size, or the database none in time.
+    pub async fn answer(&self, query: &Query, now: i64) -> Result<Answer, AnswerError> {
+        let limit = Duration::from_secs(SECONDS_MAX);
+        match tokio::time::timeout(limit, self.answer_unbounded(query, now)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(DatabaseError::Slow(SECONDS_MAX).into()),
+        }
+    }
+
+    async fn answer_unbounded(&self, query: &Query, now: i64) -> Result<Answer, AnswerError> {
+        let of_sums = query.of_sums();
+        let query = of_sums.as_ref().unwrap_or(query);
+        let calendar = &self.settings.calendar;
+        let step = query.chosen_step(self.width_at(query.from, now).seconds())?;
+        let from = query.start(step, calendar);
+        let selection = Selection { query, statistic: self.statistic(&query.label), from };
+        let error = |error| DatabaseError::of(self.dialect, &error);
+        let mut connection = self.readers.acquire().await.map_err(error)?;
+        let mut groups = self.totals(&mut connection, &selection, now).await.map_err(error)?;
+        let has_more = groups.len() > query.top;
+        groups.truncate(query.top);
+        let mut series = Vec::new();
+        let mut room = SKETCHES_MAX;
+        for (group, total) in groups {
+            let points = self.points(&mut connection, &selection, &group, step);
+            let mut points = points.await.map_err(error)?;
+            let mut distinct = None;
+            if query.distinct {
+                let counted = self.distinct(&mut connection, &selection, &group, step, &mut room);
+                if let Some((all, steps)) = counted.await.map_err(error)? {
+                    distinct = Some(all);
+                    for point in &mut points {
+                        point.distinct = Some(steps.get(&point.start).copied().unwrap_or(0));
+                    }
+                }
+            }
+            series.push(AnswerSeries { values: group, total, distinct, points });
+        }
+        Ok(Answer {
+            statistic: query.statistic.clone(),
+            counts_distinct: query.distinct,
+            by: query.by.iter().filter_map(|key| query.keys.get(*key).cloned()).collect(),
+            from,
+            to: query.to,
+            step,
+            series,
+            has_more,
+        })
+    }
+
+    /// The statistics that the database has, without their domains. Of several of one name the last one is that to which
+    /// series were added last.
+    ///
+    /// # Errors
+    /// If the database does not answer.
+    pub async fn statistics(&self) -> Result<Vec<Statistic>, DatabaseError> {
+        let sql = "SELECT label FROM tidegate_statistics ORDER BY name, seen LIMIT 10000";
+        let rows = sqlx::query(sql).fetch_all(&self.readers).await;
+        let rows = rows.map_err(|error| DatabaseError::of(self.dialect, &error))?;
+        let labels = rows.iter().filter_map(|row| row.try_get::<Vec<u8>, _>(0).ok());
+        Ok(labels.filter_map(|label| labelled(std::str::from_utf8(&label).ok()?)).collect())
+    }
+
+    /// The values of the series of a statistic, up to a number, without the others.
+    ///
+    /// # Errors
+    /// If the database does not answer.
+    pub async fn series(
+        &self,
+        statistic: &Statistic,
+        most: u32,
+    ) -> Result<Vec<Vec<String>>, DatabaseError> {
+        let sql = format!(
+            "SELECT v1, v2, v3, v4 FROM tidegate_series WHERE statistic = ? AND kind = {VALUES} LIMIT {most}"
+        );
+        let sql = self.dialect.sql(&sql);
+        let rows =
+            sqlx::query(sql).bind(self.statistic(&label(statistic))).fetch_all(&self.readers);
+        let rows = rows.await.map_err(|error| DatabaseError::of(self.dialect, &error))?;
+        let values = |row: &AnyRow| (0..statistic.by.len()).map(|index| text(row, index)).collect();
+        let series: sqlx::Result<Vec<_>> = rows.iter().map(values).collect();
+        series.map_err(|error| DatabaseError::of(self.dialect, &error))
+    }
+
+    /// The sums of each group, largest first; one more than the answer has.
+    async fn totals(
+        &self,
+        connection: &mut AnyConnection,
+        selection: &Selection<'_>,
+        now: i64,
+    ) -> sqlx::Result<Vec<(Group, Counts)>> {
+        let query = selection.query;
+        if !query.by.is_empty() && self.are_many(connection, selection).await? {
+            let candidates = self.candidates(connection, selection, now).await?;
+            // Of fewer nobody knows which others there are.
+            if candidates.len() > query.top {
+                let rows = Rows { among: Some(&candidates), ..Rows::points() };
+                return self.largest(connection, selection, rows, query.top + 1).await;
+            }
+        }
+        self.largest(connection, selection, Rows::points(), query.top + 1).await
+    }
+
+    /// Whether so many series match that adding up all of them would take long.
+    async fn are_many(
+        &self,
+        connection: &mut AnyConnection,
+        selection: &Selection<'_>,
+    ) -> sqlx::Result<bool> {
+        let filters = &selection.query.filters;
+        let filters: String =
+            filters.iter().map(|(key, _)| format!(" AND s.v{} = ?", key + 1)).collect();
+        let sql = format!(
+            "SELECT COUNT(*) FROM (SELECT 1 AS one FROM tidegate_series s WHERE s.statistic = ?{filters} LIMIT {}) AS matching",
+            SERIES_FEW + 1
+        );
+        let mut statement = sqlx::query(self.dialect.sql(&sql)).bind(selection.statistic);
+        for (_, value) in &selection.query.filters {
+            statement = statement.bind(value.clone());
+        }
+        let count: i64 = statement.fetch_one(connection).await?.try_get(0)?;
+        Ok(count > SERIES_FEW)
+    }
+
+    /// The groups of leaders that may be the largest: more than the answer has, as their sums are about right.
+    async fn candidates(
+        &self,
+        connection: &mut AnyConnection,
+        selection: &Selection<'_>,
+        now: i64,
+    ) -> sqlx::Result<Vec<Vec<String>>> {
+        let width = leaders::width(selection.from, now);
+        let from = self.settings.calendar.floor(width, selection.from);
+        let selection = Selection { from, ..*selection };
+        let top = selection.query.top;
+        let groups =
+            self.largest(connection, &selection, Rows::leaders(width), top + top.max(10)).await?;
+        Ok(groups.into_iter().filter_map(|(group, _)| group).collect())
+    }
+
+    async fn largest(
+        &self,
+        connection: &mut AnyConnection,
+        selection: &Selection<'_>,
+        rows: Rows<'_>,
+        most: usize,
+    ) -> sqlx::Result<Vec<(Group, Counts)>> {
+        let query = selection.query;
+        let columns: Vec<String> = query.by.iter().map(|key| format!("s.v{}", key + 1)).collect();
+        // Without groups the others count like all.
+        let kind = if columns.is_empty() { "0" } else { "s.kind" };
+        let mut by = columns.clone();
+        if !columns.is_empty() {
+            by.push(kind.to_owned());
+        }
+        let grouped =
+            if by.is_empty() { String::new() } else { format!("GROUP BY {}", by.join(", ")) };
+        // Equal ones by name, so that an answer is always the same.
+        let order = format!("SUM({}) DESC", query.order.column("p."));
+        let order = [order].into_iter().chain(columns.iter().cloned());
+        let order = if by.is_empty() {
+            String::new()
+        } else {
+            format!("ORDER BY {}", order.collect::<Vec<_>>().join(", "))
+        };
+        let among = rows.among.map_or_else(String::new, |among| {
+            let columns = columns.join(", ");
+            let values = match query.by.len() {
+                1 => placeholders(1, among.len()),
+                keys => self.dialect.in_rows(&placeholders(among.len(), keys)),
+            };
+            format!(" AND (({columns}) IN {values} OR s.kind = {OTHER})")
+        });
+        let sums = self.sums();
+        let names: String = columns.iter().map(|column| format!("{column}, ")).collect();
+        let sql = format!(
+            "SELECT {sums}, CAST({kind} AS {}), {names}1 {}{among} {grouped} HAVING COUNT(*) > 0 {order} LIMIT {most}",
+            self.integer(),
+            matching(query, rows, None),
+        );
+        let mut statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), &None);
+        for value in rows.among.into_iter().flatten().flatten() {
+            statement = statement.bind(value.clone());
+        }
+        let mut groups = Vec::new();
+        for row in statement.fetch_all(connection).await? {
+            let Some(counts) = counts(&row)? else { continue };
+            let kind: i64 = row.try_get(3)?;
+            let values = (0..columns.len()).map(|index| text(&row, 4 + index));
+            let values = values.collect::<sqlx::Result<Vec<_>>>()?;
+            groups.push(((kind == VALUES).then_some(values), counts));
+        }
+        Ok(groups)
+    }
+
+    async fn points(
+        &self,
+        connection: &mut AnyConnection,
+        selection: &Selection<'_>,
+        group: &Group,
+        step: Step,
+    ) -> sqlx::Result<Vec<AnswerPoint>> {
+        let (sums, matching) =
+            (self.sums(), matching(selection.query, Rows::points(), Some(group)));
+        let sql = format!("SELECT {sums}, p.start {matching} GROUP BY p.start ORDER BY p.start");
+        let statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), group);
+        let mut points: BTreeMap<i64, Counts> = BTreeMap::new();
+        for row in statement.fetch_all(connection).await? {
+            let start = step.floor(&self.settings.calendar, row.try_get(3)?);
+            points.entry(start).or_default().add(counts(&row)?.unwrap_or_default());
+        }
+        let point = |(start, counts)| AnswerPoint { start, counts, distinct: None };
+        Ok(points.into_iter().map(point).collect())
+    }
+
+    /// The distinct values of all, after those of each step; none if there are more than `room` sketches.
+    async fn distinct(
+        &self,
+        connection: &mut AnyConnection,
+        selection: &Selection<'_>,
+        group: &Group,
+        step: Step,
+        room: &mut usize,
+    ) -> sqlx::Result<Option<(u64, BTreeMap<i64, u64>)>> {
+        const PAGE: usize = 500;
+        let matching = matching(selection.query, Rows::points(), Some(group));
+        let sql = format!(
+            "SELECT COUNT(*) FROM (SELECT 1 AS one {matching} AND p.sketch IS NOT NULL LIMIT {}) AS all_points",
+            *room + 1
+        );
+        let statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), group);
+        let count: i64 = statement.fetch_one(&mut *connection).await?.try_get(0)?;
+        let Some(rest) = room.checked_sub(usize::try_from(count).unwrap_or(usize::MAX)) else {
+            return Ok(None);
+        };
+        *room = rest;
+        let mut all = Union::default();
+        let mut steps: BTreeMap<i64, Union> = BTreeMap::new();
+        let mut after: Option<(i64, i64, i64)> = None;
+        loop {
+            let next = if after.is_some() {
+                "AND (p.series > ? OR (p.series = ? AND (p.width > ? OR (p.width = ? AND p.start > ?))))"
+            } else {
+                ""
+            };
+            let sql = format!(
+                "SELECT p.start, p.sketch, p.series, p.width {matching} AND p.sketch IS NOT NULL {next} \
+                 ORDER BY p.series, p.width, p.start LIMIT {PAGE}"
+            );
+            let mut statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), group);
+            if let Some((series, width, start)) = after {
+                statement = statement.bind(series).bind(series).bind(width).bind(width).bind(start);
+            }
+            let rows = statement.fetch_all(&mut *connection).await?;
+            for row in &rows {
+                let start: i64 = row.try_get(0)?;
+                after = Some((row.try_get(2)?, row.try_get(3)?, start));
+                if let Ok(sketch) = Sketch::decode(&row.try_get::<Vec<u8>, _>(1)?) {
+                    let start = step.floor(&self.settings.calendar, start);
+                    steps.entry(start).or_default().add(&sketch);
+                    all.add(&sketch);
+                }
+            }
+            if rows.len() < PAGE {
+                let steps = steps.into_iter().map(|(start, union)| (start, union.count()));
+                return Ok(Some((all.count(), steps.collect())));
+            }
+        }
+    }
+
+    fn sums(&self) -> String {
+        ["p.allowed", "p.denied", "p.hits"].map(|column| self.dialect.sum(column)).join(", ")
+    }
+
+    fn integer(&self) -> &'static str {
+        if self.dialect == super::Dialect::Mysql { "SIGNED" } else { "BIGINT" }
+    }
+}
+
+/// The rows of which an answer is made.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    table: &'static str,
+    widths: &'static str,
+    /// Of these groups alone, and the others.
+    among: Option<&'a [Vec<String>]>,
+}
+
+impl Rows<'_> {
+    fn points() -> Self {
+        Rows { table: "tidegate_points", widths: "60, 300, 3600, 86400, 604800", among: None }
+    }
+
+    fn leaders(width: Width) -> Self {
+        let widths = match width {
+            Width::Minute | Width::FiveMinutes | Width::Hour => "3600",
+            Width::Day => "86400",
+            Width::Week => "604800",
+        };
+        Rows { table: "tidegate_leaders", widths, among: None }
+    }
+}
+
+/// Tables and conditions; values are bound by [`Selection::bind`] in the same order.
+fn matching(query: &Query, rows: Rows<'_>, group: Option<&Group>) -> String {
+    // What is asked of all series is one series.
+    let kind = match group {
+        _ if query.by.is_empty() && query.filters.is_empty() => format!("s.kind = {ALL}"),
+        Some(None) => format!("s.kind = {OTHER}"),
+        _ => format!("s.kind < {ALL}"),
+    };
+    let mut conditions = vec!["s.statistic = ?".to_owned(), kind];
+    conditions.extend(query.filters.iter().map(|(key, _)| format!("s.v{} = ?", key + 1)));
+    if let Some(Some(values)) = group {
+        let keys = query.by.iter().take(values.len());
+        conditions.extend(keys.map(|key| format!("s.v{} = ?", key + 1)));
+    }
+    let Rows { table, widths, .. } = rows;
+    // The statistic and the widths are the beginnings of keys.
+    let statistic = if table == "tidegate_leaders" { "AND p.statistic = s.statistic" } else { "" };
+    format!(
+        "FROM tidegate_series s JOIN {table} p ON p.series = s.id {statistic} WHERE {} \
+         AND p.width IN ({widths}) AND p.start >= ? AND p.start < ?",
+        conditions.join(" AND ")
+    )
+}
+
+impl Selection<'_> {
+    fn bind<'s>(
+        &self,
+        mut statement: Statement<'s, Any, AnyArguments>,
+        group: &Group,
+    ) -> Statement<'s, Any, AnyArguments> {
+        statement = statement.bind(self.statistic);
+        for (_, value) in &self.query.filters {
+            statement = statement.bind(value.clone());
+        }
+        for value in group.iter().flatten().take(self.query.by.len()) {
+            statement = statement.bind(value.clone());
+        }
+        statement.bind(self.from).bind(self.query.to)
+    }
+}
+
+/// The sums of a row; none if there was nothing to add up.
+fn counts(row: &AnyRow) -> sqlx::Result<Option<Counts>> {
+    let mut counts = [0; 3];
+    for (index, count) in counts.iter_mut().enumerate() {
+        match row.try_get::<Option<i64>, _>(index)? {
+            Some(sum) => *count = sum.max(0).cast_unsigned(),
+            None => return Ok(None),
+        }
+    }
+    let [allowed, denied, hits] = counts;
+    Ok(Some(Counts { allowed, denied, hits }))
+}
+
+/// A value, which MySQL has as bytes.
+fn text(row: &AnyRow, index: usize) -> sqlx::Result<String> {
+    if let Ok(text) = row.try_get::<Option<String>, _>(index) {
+        return Ok(text.unwrap_or_default());
+    }
+    let bytes: Option<Vec<u8>> = row.try_get(index)?;
+    Ok(String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned())
+}

@@ -1,0 +1,180 @@
+//! The Helm chart: rendered in all shapes, valid as manifests, refusing values that would loosen a limit, and with
+//! arguments that the program takes.
+
+use super::manifests::{Manifests, checked};
+use anyhow::{Context, ensure};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use tidegate_tests::artifacts;
+use tidegate_tests::command::{Ran, run};
+use tokio::process::Command;
+
+const EVERYTHING: &str = "tls.existingSecret=tls,tls.clientCa=true,tls.clientNames={envoy.example.com},\
+    podDisruptionBudget.enabled=true,networkPolicy.enabled=true,serviceMonitor.enabled=true,dashboard.enabled=true,\
+    prometheusRule.enabled=true,\
+    istio.enabled=true,istio.filter.enabled=true,istio.filter.selector.matchLabels.app=shop,\
+    counters.capacity=50000,extraArgs={--count-denied}";
+const SHARED: &str = "authority.url=rediss://redis.example.com:6379,authority.user=tidegate,\
+    authority.existingSecret=redis,authority.hasCa=true,replicas=3,autoscaling.enabled=true";
+
+async fn helm(arguments: &[&str], values: &[&str]) -> anyhow::Result<Ran> {
+    let mut command = Command::new(artifacts::kubernetes_python()?.with_file_name("helm"));
+    command.args(arguments).current_dir(artifacts::root());
+    // It looks for plugins and repositories there.
+    let home = tempfile::TempDir::new()?;
+    for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+        command.env(variable, home.path());
+    }
+    for value in values {
+        command.arg("--set").arg(value);
+    }
+    run(command).await
+}
+
+async fn rendered(values: &[&str]) -> anyhow::Result<String> {
+    let arguments =
+        ["template", "edge", "charts/tidegate", "--namespace", "limits", "--kube-version", "1.35"];
+    let ran = helm(&arguments, values).await?;
+    ensure!(ran.code == Some(0), "{values:?}: {}", ran.err);
+    Ok(ran.out)
+}
+
+#[tokio::test]
+async fn the_chart_renders_valid_manifests_in_each_shape() -> anyhow::Result<()> {
+    let cases: [(&[&str], &str); 7] = [
+        (&[], "ConfigMap=1 Deployment=1 Service=1 ServiceAccount=1"),
+        (&["shape=daemonset"], "ConfigMap=1 DaemonSet=1 Service=1 ServiceAccount=1"),
+        (&["shape=injected"], "ConfigMap=1"),
+        (
+            &["persistence.enabled=true"],
+            "ConfigMap=1 Deployment=1 PersistentVolumeClaim=1 Service=1 ServiceAccount=1",
+        ),
+        (
+            &[EVERYTHING, SHARED],
+            "ConfigMap=2 Deployment=1 HorizontalPodAutoscaler=1 NetworkPolicy=1 PodDisruptionBudget=1 PrometheusRule=1 \
+             Service=1 ServiceAccount=1 ServiceMonitor=1 WasmPlugin=1",
+        ),
+        (
+            &[
+                "shape=daemonset",
+                "istio.enabled=true",
+                "istio.filter.enabled=true",
+                "istio.filter.kind=TrafficExtension",
+            ],
+            "ConfigMap=1 DaemonSet=1 Service=1 ServiceAccount=1 ServiceEntry=1 TrafficExtension=1",
+        ),
+        (
+            &["shape=injected", "istio.enabled=true", "istio.filter.enabled=true"],
+            "ConfigMap=1 ServiceEntry=1 WasmPlugin=1",
+        ),
+    ];
+    for (values, kinds) in cases {
+        let ran = checked("1.35", &rendered(values).await?).await?;
+        ensure!(ran.code == Some(0) && ran.out.trim() == kinds, "{values:?}: {ran:?}");
+    }
+    let lint = helm(&["lint", "--strict", "charts/tidegate"], &[]).await?;
+    ensure!(lint.code == Some(0), "{lint:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn values_that_would_loosen_limits_or_have_no_effect_are_refused() -> anyhow::Result<()> {
+    let cases: [(&[&str], &str); 9] = [
+        (&["replicas=2"], "several replicas need authority.url"),
+        (&["autoscaling.enabled=true"], "several replicas need authority.url"),
+        (
+            &["shape=daemonset", "replicas=2"],
+            "replicas and autoscaling are for `shape: deployment`",
+        ),
+        (&[SHARED, "persistence.enabled=true"], "cannot share the volume"),
+        (&["shape=daemonset", "tls.existingSecret=tls"], "a Unix socket has no TLS"),
+        (&["shape=pod"], "value must be one of 'deployment', 'daemonset', 'injected'"),
+        (&["replcas=2"], "additional properties 'replcas' not allowed"),
+        (&["workers=31"], "maximum"),
+        (&["istio.filter.failStrategy=OPEN"], "value must be one of"),
+    ];
+    for (values, mistake) in cases {
+        let ran = helm(&["template", "edge", "charts/tidegate"], values).await?;
+        ensure!(ran.code != Some(0) && ran.err.contains(mistake), "{values:?}: {ran:?}");
+    }
+    Ok(())
+}
+
+/// The rendered arguments, before anything is opened: `--help` after them is reached only if all are known.
+#[tokio::test]
+async fn the_program_takes_the_arguments_of_the_chart() -> anyhow::Result<()> {
+    let help = run({
+        let mut command = Command::new(artifacts::sidecar()?);
+        command.args(["serve", "--help"]);
+        command
+    });
+    let help = help.await?.out;
+    for values in [&[EVERYTHING, SHARED][..], &["shape=daemonset"]] {
+        for argument in Manifests::parse(&rendered(values).await?)?.arguments()? {
+            let flag = argument.split('=').next().context("a flag")?;
+            ensure!(flag == "serve" || help.contains(&format!(" {flag}")), "{flag} is no flag");
+        }
+    }
+    Ok(())
+}
+
+fn read(path: &str) -> anyhow::Result<String> {
+    std::fs::read_to_string(artifacts::root().join(path)).context(path.to_owned())
+}
+
+/// The metrics in queries.
+fn metrics_of<'q>(queries: impl Iterator<Item = &'q str>) -> BTreeSet<String> {
+    let words =
+        queries.flat_map(|query| query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+    let is_metric = |word: &&str| word.starts_with("tidegate_") || word.starts_with("process_");
+    words.filter(is_metric).map(str::to_owned).collect()
+}
+
+/// What asks for a metric without a name in the documentation shows nothing.
+fn be_documented(names: BTreeSet<String>) -> anyhow::Result<()> {
+    let page = read("docs/reference/metrics.md")?;
+    for name in names {
+        let name = name.trim_end_matches("_bucket");
+        let own = name.strip_prefix("tidegate_store").unwrap_or(name);
+        let is_there = [name, own].iter().any(|name| {
+            page.contains(&format!("`{name}`")) || page.contains(&format!("`{name}{{"))
+        });
+        ensure!(is_there, "{name} is not in docs/reference/metrics.md");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_dashboard_asks_for_documented_metrics() -> anyhow::Result<()> {
+    let dashboard: Value =
+        serde_json::from_str(&read("charts/tidegate/dashboards/tidegate.json")?)?;
+    let panels = dashboard["panels"].as_array().context("panels")?;
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array()).flatten();
+    let names = metrics_of(targets.filter_map(|target| target["expr"].as_str()));
+    ensure!(names.len() >= 16, "{names:?}");
+    be_documented(names)
+}
+
+#[test]
+fn alerts_are_about_documented_metrics() -> anyhow::Result<()> {
+    let rules: Value = serde_saphyr::from_str(&read("charts/tidegate/rules/tidegate.rules.yaml")?)?;
+    let rules = rules["groups"][0]["rules"].as_array().context("rules")?;
+    for rule in rules {
+        let is_whole = rule["alert"].is_string() && rule["annotations"]["summary"].is_string();
+        ensure!(is_whole, "{rule}");
+    }
+    let names = metrics_of(rules.iter().filter_map(|rule| rule["expr"].as_str()));
+    ensure!(names.len() >= 12, "{names:?}");
+    be_documented(names)
+}
+
+/// The version of the chart, and of the program in it, is that of the workspace.
+#[test]
+fn the_chart_has_the_version_of_the_workspace() -> anyhow::Result<()> {
+    let chart = std::fs::read_to_string(artifacts::root().join("charts/tidegate/Chart.yaml"))?;
+    let chart: Value = serde_saphyr::from_str(&chart)?;
+    for field in ["version", "appVersion"] {
+        ensure!(chart[field] == env!("CARGO_PKG_VERSION"), "{field}: {}", chart[field]);
+    }
+    Ok(())
+}
