@@ -10,8 +10,12 @@ use std::time::Duration;
 const MASTERS: usize = 3;
 /// Nodes exchange what they know every second.
 const AGREED: Duration = Duration::from_secs(5);
-/// A node is taken for gone after a second; its replica is elected within a few more.
-const FAILOVER: Duration = Duration::from_secs(10);
+/// In milliseconds: a busy machine may stop a node for seconds, which must not make a replica its successor.
+const STEADY: &str = "60000";
+/// In milliseconds, once a node was killed.
+const NOTICED: &str = "2000";
+/// A node is taken for gone after [`NOTICED`]; its replica is elected within a few seconds more.
+const FAILOVER: Duration = Duration::from_secs(15);
 
 /// A running cluster.
 #[derive(Debug)]
@@ -65,7 +69,7 @@ impl Cluster {
         for index in 0..2 * MASTERS {
             let bus = ports::free()?.to_string();
             let mut all = vec!["--cluster-enabled", "yes", "--cluster-port", &bus];
-            all.extend(["--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0"]);
+            all.extend(["--cluster-node-timeout", STEADY, "--repl-diskless-sync-delay", "0"]);
             all.extend(
                 options.password.into_iter().flat_map(|password| ["--masterauth", password]),
             );
@@ -104,11 +108,27 @@ impl Cluster {
         anyhow::bail!("no node of the cluster answers")
     }
 
-    /// Waits until a node other than `index` serves the slot of this key, and all nodes that answer know it.
+    /// Makes nodes take one that does not answer for gone soon. Not before one was killed: until then no replica may
+    /// follow its master.
+    ///
+    /// # Errors
+    /// When a node refuses.
+    pub async fn notice_soon(&self) -> anyhow::Result<()> {
+        for node in &self.nodes {
+            let set = ["CONFIG", "SET", "cluster-node-timeout", NOTICED];
+            let Ok(answer) = node.command(&set).await else { continue };
+            ensure!(answer == "OK", "{answer}");
+        }
+        Ok(())
+    }
+
+    /// Waits until a node other than `index`, which was killed, serves the slot of this key, and all nodes that answer
+    /// know it.
     ///
     /// # Errors
     /// When that does not come about.
     pub async fn fails_over(&self, key: &str, index: usize) -> anyhow::Result<()> {
+        self.notice_soon().await?;
         wait::until("a replica to become a master", FAILOVER, async || {
             let is_other = self.master_of(key).await.ok()? != index;
             (is_other && self.is_ok().await).then_some(())

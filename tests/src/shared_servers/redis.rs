@@ -6,10 +6,13 @@ use crate::{command, ports, wait};
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::process::Command;
 
 /// How often a server that found its port taken is started at another one.
 const STARTS_MAX: usize = 20;
+/// A replica confirms what it has every second.
+const REPLICATED: Duration = Duration::from_secs(2);
 
 /// What a Redis is started with.
 #[derive(Debug, Clone, Copy)]
@@ -175,6 +178,21 @@ impl Redis {
         let value =
             info.lines().find_map(|line| line.trim_end().strip_prefix(field)?.strip_prefix(':'));
         Ok(value.with_context(|| format!("no {field} in:\n{info}"))?.to_owned())
+    }
+
+    /// Waits until its replica has confirmed all that it was sent. `WAIT` would speak for its own connection alone.
+    ///
+    /// # Errors
+    /// When no replica does.
+    pub async fn is_replicated(&self) -> anyhow::Result<()> {
+        wait::until("the replica to have everything", REPLICATED, async || {
+            let info = self.command(&["INFO", "replication"]).await.ok()?;
+            let field = |name| info.lines().find_map(|line| line.trim_end().strip_prefix(name));
+            let (ours, replica) = (field("master_repl_offset:")?, field("slave0:")?);
+            let has = |field: String| replica.split(',').any(|part| part == field);
+            (has("state=online".into()) && has(format!("offset={ours}"))).then_some(())
+        })
+        .await
     }
 
     /// How often a command was called since the start, by clients and by scripts.

@@ -3,7 +3,7 @@
 use super::RedisPrograms;
 use super::redis::{Redis, RedisOptions};
 use crate::wait;
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,7 +11,11 @@ use std::time::Duration;
 pub const PRIMARY: &str = "limits";
 /// Sentinels hear of each other and of replicas every two seconds.
 const KNOWN: Duration = Duration::from_secs(5);
-/// A primary is taken for gone after half a second. Sentinels that could not agree try again after twice the timeout.
+/// In milliseconds: a busy machine may stop the primary for seconds, which must not make the replica its successor.
+const STEADY: u32 = 60_000;
+/// In milliseconds, once the primary was killed.
+const NOTICED: &str = "500";
+/// A primary is taken for gone after [`NOTICED`]. Sentinels that could not agree try again after twice the timeout.
 const FAILOVER: Duration = Duration::from_secs(10);
 
 /// A primary, its replica, and their Sentinels.
@@ -83,12 +87,16 @@ impl Replicated {
         None
     }
 
-    /// Waits until every Sentinel names this server, which accepts writes.
+    /// Waits until every Sentinel names this server, which accepts writes, after the other was killed.
     ///
     /// # Errors
     /// When that does not come about.
     pub async fn becomes_primary(&self, index: usize) -> anyhow::Result<()> {
         let server = self.servers.get(index).context("no such server")?;
+        for sentinel in &self.sentinels {
+            let set = ["SENTINEL", "SET", PRIMARY, "down-after-milliseconds", NOTICED];
+            ensure!(sentinel.command(&set).await? == "OK", "a Sentinel keeps its time");
+        }
         wait::until("the other server to become the primary", FAILOVER, async || {
             let role = server.info("replication", "role").await.ok()?;
             (role == "master" && self.primary().await == Some(index)).then_some(())
@@ -124,7 +132,7 @@ fn configuration(
         format!("port {own}"),
         "bind 127.0.0.1".to_owned(),
         format!("sentinel monitor {PRIMARY} 127.0.0.1 {primary} 2"),
-        format!("sentinel down-after-milliseconds {PRIMARY} 500"),
+        format!("sentinel down-after-milliseconds {PRIMARY} {STEADY}"),
         format!("sentinel failover-timeout {PRIMARY} 2000"),
     ];
     lines.extend(password.map(|password| format!("sentinel auth-pass {PRIMARY} {password}")));

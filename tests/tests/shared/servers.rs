@@ -92,8 +92,8 @@ async fn sentinels_make_the_replica_the_primary() -> anyhow::Result<()> {
     let passwords = (Some("secret"), Some("watchword"));
     let mut replicated = Replicated::start(&programs, dir.path(), passwords.0, passwords.1).await?;
     ensure!(replicated.primary().await == Some(0));
-    replicated.servers[0].command(&["SET", "a", "1"]).await?;
-    replicated.servers[0].command(&["WAIT", "1", "1000"]).await?;
+    ensure!(replicated.servers[0].command(&["SET", "a", "1"]).await? == "OK");
+    replicated.servers[0].is_replicated().await?;
     replicated.servers[0].kill().await?;
     replicated.becomes_primary(1).await?;
     ensure!(replicated.servers[1].command(&["GET", "a"]).await? == "1");
@@ -111,8 +111,8 @@ async fn a_cluster_serves_every_slot_and_again_when_a_master_is_gone() -> anyhow
     }
     ensure!(masters.iter().all(|&master| master < 3) && masters[0] != masters[1], "{masters:?}");
     let master = masters[0];
-    cluster.nodes[master].command(&["SET", "a", "1"]).await?;
-    cluster.nodes[master].command(&["WAIT", "1", "1000"]).await?;
+    ensure!(cluster.nodes[master].command(&["SET", "a", "1"]).await? == "OK");
+    cluster.nodes[master].is_replicated().await?;
     cluster.nodes[master].kill().await?;
     cluster.fails_over("a", master).await?;
     let now = cluster.master_of("a").await?;

@@ -205,9 +205,10 @@ async fn a_master_dies_and_its_replica_goes_on() -> anyhow::Result<()> {
     assert_eq!(masters.len(), 3);
     let dead = nodes.master_of(key(3)).await;
     for node in &nodes.cluster.nodes[..3] {
-        node.command(&["WAIT", "1", "5000"]).await?;
+        node.is_replicated().await?;
     }
     nodes.cluster.nodes[dead].kill().await?;
+    nodes.cluster.notice_soon().await?;
     until::until("the loss is noticed", Duration::from_secs(30), async || {
         let Health::Down { cause } = remote.health() else { return None };
         (cause.contains("127.0.0.1:") || cause.contains("down")).then_some(())

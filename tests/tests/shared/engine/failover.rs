@@ -5,7 +5,6 @@ use super::*;
 use tempfile::TempDir;
 use tidegate_remote::{Credentials, Servers};
 use tidegate_tests::shared_servers::{PRIMARY, Redis, RedisPrograms, Replicated};
-use tidegate_tests::wait as until;
 
 const BEFORE: u64 = 30;
 const UNSEEN: u64 = 20;
@@ -24,12 +23,7 @@ async fn hits(
     for number in 1..=BEFORE {
         assert_eq!(hits_again(remote, &[key(3)]).await, [number]);
     }
-    until::until("the replica to have them", Duration::from_secs(30), async || {
-        let offset = async |node: &Redis, field| node.info("replication", field).await.ok();
-        let ours = offset(master, "master_repl_offset").await?;
-        (offset(replica, "slave_repl_offset").await? == ours).then_some(())
-    })
-    .await?;
+    master.is_replicated().await?;
     replica.process.freeze().await?;
     // What is on its way to the replica would reach it even after the end of the master.
     master.command(&["CLIENT", "KILL", "TYPE", "replica"]).await?;

@@ -2,6 +2,7 @@
 
 use super::super::server::SOON;
 use rustix::process::Signal;
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use tempfile::TempDir;
@@ -56,16 +57,17 @@ impl Server {
 
     /// The names of the keys that start with `tidegate:` and the seconds at which they end, without the seed.
     pub(super) fn counter_keys(&self) -> Vec<(String, u64)> {
-        let mut keys = Vec::new();
+        // A key that moves from one list of the server to another is dumped from both.
+        let mut keys = BTreeMap::new();
         for line in self.lines("lru_crawler metadump all") {
             let field = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name));
             let (Some(key), Some(end)) = (field("key="), field("exp=")) else { continue };
             let key = key.replace("%3A", ":");
             if key.starts_with("tidegate:") && key != "tidegate:seed" {
-                keys.push((key, end.parse().unwrap()));
+                keys.insert(key, end.parse().unwrap());
             }
         }
-        keys
+        keys.into_iter().collect()
     }
 
     pub(super) fn stat(&self, name: &str) -> u64 {
