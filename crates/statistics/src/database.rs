@@ -1,14 +1,15 @@
 //! The SQL database of statistics: SQLite, PostgreSQL, MySQL or MariaDB.
 //!
 //! Counts are added to rows, so several sidecars write the same ones. A part of a batch is one transaction with a
-//! number, so it is written once however often it is sent. Readers need no care for widths: whatever is thinned, each count
-//! is in one row.
+//! number, so it is written once however often it is sent. Counts are written by the minute, and rolled up into rows of each
+//! wider width later; an answer reads rows of one width, and minutes that are not in them yet.
 
 mod dialect;
 mod error;
 mod fold;
 mod leaders;
 mod read;
+mod roll;
 mod schema;
 mod thin;
 mod write;
@@ -19,11 +20,11 @@ pub use thin::{Thinned, Thinner};
 pub use write::{PartId, Written};
 
 use crate::retention::{Calendar, Retention, Width};
-use crate::series::Series;
+use crate::series::{Series, Tally};
 use dialect::Dialect;
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::{AnyConnection, AnyPool, Connection, Executor, Row};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::OpenOptions;
 use std::hash::BuildHasher;
 use std::os::unix::fs::OpenOptionsExt;
@@ -48,6 +49,9 @@ const SET_UP_PAUSE: Duration = Duration::from_millis(20);
 const ALL_FIRST: i64 = 1 << 62;
 /// Series that are known to be in the database: 16 MB.
 const KNOWN_MAX: usize = 1_000_000;
+
+/// Counts of a series (by its identity) and a time, in the order in which all writers lock their rows.
+type Points = BTreeMap<(i64, i64), Tally>;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -147,7 +151,8 @@ impl Database {
         if dialect == Dialect::Postgres {
             check_encoding(&mut connection).await.map_err(error)??;
         }
-        schema::migrate(&mut connection, dialect).await?;
+        let hour = settings.calendar.floor(Width::Hour, jiff::Timestamp::now().as_second());
+        schema::migrate(&mut connection, dialect, hour).await?;
         let seed = number(&mut connection, dialect, "seed", "").await.map_err(error)?;
         connection.close().await.map_err(error)?;
         let pool = |connections: u32| {

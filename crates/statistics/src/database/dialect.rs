@@ -117,6 +117,12 @@ impl Dialect {
         }
     }
 
+    /// The larger of two numbers.
+    pub(super) fn largest(self, one: &str, other: &str) -> String {
+        let function = if self == Dialect::Sqlite { "MAX" } else { "GREATEST" };
+        format!("{function}({one}, {other})")
+    }
+
     /// Begins a transaction that will write.
     pub(super) fn begin(self) -> &'static str {
         // Otherwise a transaction that read first could not write any more after another one's write.

@@ -2,6 +2,7 @@
 //! of the others.
 
 use super::dialect::{chunks, rows};
+use super::roll::{Mark, NONE};
 use super::schema::VALUES;
 use super::thin::Locked;
 use super::{Database, stored};
@@ -84,7 +85,9 @@ impl Folding {
             }
             Stage::Removing { left, .. } if !left.is_empty() => {
                 let chunk = &left[left.len().saturating_sub(SERIES)..];
-                database.fold_series(label, chunk).await?;
+                if !database.fold_series(label, chunk).await? {
+                    return Ok(true);
+                }
                 left.truncate(left.len() - chunk.len());
                 None
             }
@@ -127,12 +130,12 @@ impl Database {
         Ok(is_full.then(|| Stage::Weighing { left, least: BinaryHeap::new(), extra }))
     }
 
-    /// The requests of each of these series, and its identity.
+    /// The requests of each of these series, and its identity. Those of which minutes are kept count twice.
     async fn weigh(&self, ids: &[i64]) -> sqlx::Result<Vec<(i64, i64)>> {
         let mut weighed = Vec::new();
         for chunk in chunks(ids) {
             let sql = format!(
-                "SELECT {}, series FROM tidegate_points WHERE series IN {} GROUP BY series",
+                "SELECT {}, series FROM tidegate_points WHERE series IN {} AND width IN (60, 604800) GROUP BY series",
                 self.dialect.sum("allowed + denied"),
                 rows(1, chunk.len())
             );
@@ -147,13 +150,19 @@ impl Database {
         Ok(weighed)
     }
 
-    /// Moves all points of some series to the others, and removes the series.
-    async fn fold_series(&self, statistic: &str, ids: &[i64]) -> sqlx::Result<()> {
+    /// Moves all points of some series to the others, and removes the series. False if another sidecar rolls minutes up:
+    /// then those of the others may be done, and those of the series not.
+    async fn fold_series(&self, statistic: &str, ids: &[i64]) -> sqlx::Result<bool> {
         loop {
             let mut transaction = self.pool.begin_with(self.dialect.begin()).await?;
             // Waits for all writers, which have to look for their series again after this.
             let sql = "UPDATE tidegate_meta SET value = value + 1 WHERE name = 'generation'";
             sqlx::query(sql).execute(&mut *transaction).await?;
+            let lock = self.dialect.for_share();
+            if Mark::read(&mut transaction, self.dialect, lock).await?.after != NONE {
+                transaction.rollback().await?;
+                return Ok(false);
+            }
             self.lock_statistic(&mut transaction, statistic, 0).await?;
             let points = self.lock_points(&mut transaction, ids, "width > 0", ROWS).await?;
             self.add_to_others(&mut transaction, statistic, &points).await?;
@@ -164,7 +173,7 @@ impl Database {
             }
             transaction.commit().await?;
             if is_done {
-                return Ok(());
+                return Ok(true);
             }
         }
     }

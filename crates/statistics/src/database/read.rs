@@ -1,7 +1,7 @@
 //! Answers to queries.
 //!
-//! The database adds up, so an answer has as many rows as series and steps; only sketches are merged here. Points of all
-//! widths count, each by its beginning.
+//! The database adds up, so an answer has as many rows as series and steps; only sketches are merged here. Rows of one width
+//! count, the widest that are in one step each, and minutes that are not rolled up yet.
 
 use super::dialect::rows as placeholders;
 use super::schema::{ALL, OTHER, VALUES};
@@ -15,6 +15,7 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query as Statement;
 use sqlx::{Any, AnyConnection, Row};
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::time::Duration;
 use tidegate_limits::Statistic;
 
@@ -41,6 +42,7 @@ struct Selection<'q> {
     query: &'q Query,
     statistic: i64,
     from: i64,
+    width: Width,
 }
 
 /// The values of a group: one for each key of `by`; none for all others.
@@ -63,7 +65,8 @@ impl Database {
         let calendar = &self.settings.calendar;
         let step = query.chosen_step(self.width_at(query.from, now).seconds())?;
         let from = query.start(step, calendar);
-        let selection = Selection { query, statistic: self.statistic(&query.label), from };
+        let selection =
+            Selection { query, statistic: self.statistic(&query.label), from, width: step.width() };
         let error = |error| DatabaseError::of(self.dialect, &error);
         let mut connection = self.readers.acquire().await.map_err(error)?;
         let mut groups = self.totals(&mut connection, &selection, now).await.map_err(error)?;
@@ -144,11 +147,11 @@ impl Database {
             let candidates = self.candidates(connection, selection, now).await?;
             // Of fewer nobody knows which others there are.
             if candidates.len() > query.top {
-                let rows = Rows { among: Some(&candidates), ..Rows::points() };
+                let rows = Rows::Points { among: &candidates };
                 return self.largest(connection, selection, rows, query.top + 1).await;
             }
         }
-        self.largest(connection, selection, Rows::points(), query.top + 1).await
+        self.largest(connection, selection, Rows::Points { among: &[] }, query.top + 1).await
     }
 
     /// Whether so many series match that adding up all of them would take long.
@@ -184,7 +187,7 @@ impl Database {
         let selection = Selection { from, ..*selection };
         let top = selection.query.top;
         let groups =
-            self.largest(connection, &selection, Rows::leaders(width), top + top.max(10)).await?;
+            self.largest(connection, &selection, Rows::Leaders(width), top + top.max(10)).await?;
         Ok(groups.into_iter().filter_map(|(group, _)| group).collect())
     }
 
@@ -196,9 +199,9 @@ impl Database {
         most: usize,
     ) -> sqlx::Result<Vec<(Group, Counts)>> {
         let query = selection.query;
-        let columns: Vec<String> = query.by.iter().map(|key| format!("s.v{}", key + 1)).collect();
+        let columns: Vec<String> = query.by.iter().map(|key| format!("v{}", key + 1)).collect();
         // Without groups the others count like all.
-        let kind = if columns.is_empty() { "0" } else { "s.kind" };
+        let kind = if columns.is_empty() { "0" } else { "kind" };
         let mut by = columns.clone();
         if !columns.is_empty() {
             by.push(kind.to_owned());
@@ -206,32 +209,21 @@ impl Database {
         let grouped =
             if by.is_empty() { String::new() } else { format!("GROUP BY {}", by.join(", ")) };
         // Equal ones by name, so that an answer is always the same.
-        let order = format!("SUM({}) DESC", query.order.column("p."));
+        let order = format!("SUM({}) DESC", query.order.column(""));
         let order = [order].into_iter().chain(columns.iter().cloned());
         let order = if by.is_empty() {
             String::new()
         } else {
             format!("ORDER BY {}", order.collect::<Vec<_>>().join(", "))
         };
-        let among = rows.among.map_or_else(String::new, |among| {
-            let columns = columns.join(", ");
-            let values = match query.by.len() {
-                1 => placeholders(1, among.len()),
-                keys => self.dialect.in_rows(&placeholders(among.len(), keys)),
-            };
-            format!(" AND (({columns}) IN {values} OR s.kind = {OTHER})")
-        });
         let sums = self.sums();
         let names: String = columns.iter().map(|column| format!("{column}, ")).collect();
+        let from = self.matching(selection, rows, &None, "");
         let sql = format!(
-            "SELECT {sums}, CAST({kind} AS {}), {names}1 {}{among} {grouped} HAVING COUNT(*) > 0 {order} LIMIT {most}",
+            "SELECT {sums}, CAST({kind} AS {}), {names}1 {from} {grouped} HAVING COUNT(*) > 0 {order} LIMIT {most}",
             self.integer(),
-            matching(query, rows, None),
         );
-        let mut statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), &None);
-        for value in rows.among.into_iter().flatten().flatten() {
-            statement = statement.bind(value.clone());
-        }
+        let statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), rows, &None);
         let mut groups = Vec::new();
         for row in statement.fetch_all(connection).await? {
             let Some(counts) = counts(&row)? else { continue };
@@ -250,10 +242,10 @@ impl Database {
         group: &Group,
         step: Step,
     ) -> sqlx::Result<Vec<AnswerPoint>> {
-        let (sums, matching) =
-            (self.sums(), matching(selection.query, Rows::points(), Some(group)));
-        let sql = format!("SELECT {sums}, p.start {matching} GROUP BY p.start ORDER BY p.start");
-        let statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), group);
+        let rows = Rows::Points { among: &[] };
+        let (sums, from) = (self.sums(), self.matching(selection, rows, &Some(group), ""));
+        let sql = format!("SELECT {sums}, start {from} GROUP BY start ORDER BY start");
+        let statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), rows, &Some(group));
         let mut points: BTreeMap<i64, Counts> = BTreeMap::new();
         for row in statement.fetch_all(connection).await? {
             let start = step.floor(&self.settings.calendar, row.try_get(3)?);
@@ -272,13 +264,13 @@ impl Database {
         step: Step,
         room: &mut usize,
     ) -> sqlx::Result<Option<(u64, BTreeMap<i64, u64>)>> {
-        const PAGE: usize = 500;
-        let matching = matching(selection.query, Rows::points(), Some(group));
+        let rows = Rows::Points { among: &[] };
+        let from = self.matching(selection, rows, &Some(group), "AND p.sketch IS NOT NULL");
         let sql = format!(
-            "SELECT COUNT(*) FROM (SELECT 1 AS one {matching} AND p.sketch IS NOT NULL LIMIT {}) AS all_points",
+            "SELECT COUNT(*) FROM (SELECT 1 AS one {from} LIMIT {}) AS all_points",
             *room + 1
         );
-        let statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), group);
+        let statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), rows, &Some(group));
         let count: i64 = statement.fetch_one(&mut *connection).await?.try_get(0)?;
         let Some(rest) = room.checked_sub(usize::try_from(count).unwrap_or(usize::MAX)) else {
             return Ok(None);
@@ -286,40 +278,96 @@ impl Database {
         *room = rest;
         let mut all = Union::default();
         let mut steps: BTreeMap<i64, Union> = BTreeMap::new();
-        let mut after: Option<(i64, i64, i64)> = None;
-        loop {
-            let next = if after.is_some() {
-                "AND (p.series > ? OR (p.series = ? AND (p.width > ? OR (p.width = ? AND p.start > ?))))"
-            } else {
-                ""
-            };
-            let sql = format!(
-                "SELECT p.start, p.sketch, p.series, p.width {matching} AND p.sketch IS NOT NULL {next} \
-                 ORDER BY p.series, p.width, p.start LIMIT {PAGE}"
-            );
-            let mut statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), group);
-            if let Some((series, width, start)) = after {
-                statement = statement.bind(series).bind(series).bind(width).bind(width).bind(start);
-            }
-            let rows = statement.fetch_all(&mut *connection).await?;
-            for row in &rows {
-                let start: i64 = row.try_get(0)?;
-                after = Some((row.try_get(2)?, row.try_get(3)?, start));
-                if let Ok(sketch) = Sketch::decode(&row.try_get::<Vec<u8>, _>(1)?) {
-                    let start = step.floor(&self.settings.calendar, start);
-                    steps.entry(start).or_default().add(&sketch);
-                    all.add(&sketch);
-                }
-            }
-            if rows.len() < PAGE {
-                let steps = steps.into_iter().map(|(start, union)| (start, union.count()));
-                return Ok(Some((all.count(), steps.collect())));
+        let sql = format!("SELECT start, sketch {from}");
+        let statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), rows, &Some(group));
+        let mut found = statement.fetch(&mut *connection);
+        // One after the other: all at once they may be 160 MB.
+        while let Some(row) = poll_fn(|context| found.as_mut().poll_next(context)).await {
+            let row = row?;
+            if let Ok(sketch) = Sketch::decode(&row.try_get::<Vec<u8>, _>(1)?) {
+                let start = step.floor(&self.settings.calendar, row.try_get(0)?);
+                steps.entry(start).or_default().add(&sketch);
+                all.add(&sketch);
             }
         }
+        let steps = steps.into_iter().map(|(start, union)| (start, union.count()));
+        Ok(Some((all.count(), steps.collect())))
+    }
+
+    /// The rows of a question as a table: `kind` and values of their series, `start` and counts, and `sketch`. Values are
+    /// bound by [`Selection::bind`] in the same order. Points have to meet `and`.
+    fn matching(
+        &self,
+        selection: &Selection<'_>,
+        rows: Rows<'_>,
+        group: &Option<&Group>,
+        and: &str,
+    ) -> String {
+        let query = selection.query;
+        // What is asked of all series is one series.
+        let kind = match group {
+            _ if query.by.is_empty() && query.filters.is_empty() => format!("s.kind = {ALL}"),
+            Some(None) => format!("s.kind = {OTHER}"),
+            _ => format!("s.kind < {ALL}"),
+        };
+        let mut conditions = vec!["s.statistic = ?".to_owned(), kind];
+        conditions.extend(query.filters.iter().map(|(key, _)| format!("s.v{} = ?", key + 1)));
+        if let Some(Some(values)) = group {
+            let keys = query.by.iter().take(values.len());
+            conditions.extend(keys.map(|key| format!("s.v{} = ?", key + 1)));
+        }
+        let mut conditions = conditions.join(" AND ");
+        let among = match rows {
+            Rows::Leaders(width) => {
+                let [allowed, denied, hits] =
+                    ["allowed", "denied", "hits"].map(|column| self.dialect.sum(column));
+                // Each series once, before it is looked up.
+                return format!(
+                    "FROM (SELECT s.kind, s.v1, s.v2, s.v3, s.v4, p.allowed, p.denied, p.hits FROM \
+                     (SELECT series, {allowed} AS allowed, {denied} AS denied, {hits} AS hits FROM tidegate_leaders \
+                     WHERE statistic = ? AND width = {} AND start >= ? AND start < ? GROUP BY series) AS p \
+                     JOIN tidegate_series s ON s.id = p.series WHERE {conditions}) AS leaders",
+                    width.seconds(),
+                );
+            }
+            Rows::Points { among } => among,
+        };
+        if !among.is_empty() {
+            let keys: Vec<String> = query.by.iter().map(|key| format!("s.v{}", key + 1)).collect();
+            let values = match keys.len() {
+                1 => placeholders(1, among.len()),
+                keys => self.dialect.in_rows(&placeholders(among.len(), keys)),
+            };
+            conditions += &format!(" AND (({}) IN {values} OR s.kind = {OTHER})", keys.join(", "));
+        }
+        let of = |width: i64, from: &str, rest: &str| {
+            format!(
+                "SELECT s.kind, s.v1, s.v2, s.v3, s.v4, p.start, p.allowed, p.denied, p.hits, p.sketch \
+                 FROM tidegate_series s JOIN tidegate_points p ON p.series = s.id WHERE {conditions} {and} \
+                 AND p.width = {width} AND p.start >= {from} AND p.start < ? {rest}"
+            )
+        };
+        if selection.width == Width::Minute {
+            return format!("FROM ({}) AS points", of(60, "?", ""));
+        }
+        let number =
+            |column, name| format!("(SELECT {column} FROM tidegate_meta WHERE name = '{name}')");
+        let not_rolled = self.dialect.largest("?", &number("until", "rolled"));
+        // The mark of how far minutes are rolled up, in the same statement as the rows.
+        let rest = format!(
+            "AND (p.series > {} OR p.start >= {})",
+            number("value", "rolled"),
+            number("until", "rolling")
+        );
+        format!(
+            "FROM ({} UNION ALL {}) AS points",
+            of(selection.width.seconds(), "?", ""),
+            of(60, &not_rolled, &rest)
+        )
     }
 
     fn sums(&self) -> String {
-        ["p.allowed", "p.denied", "p.hits"].map(|column| self.dialect.sum(column)).join(", ")
+        ["allowed", "denied", "hits"].map(|column| self.dialect.sum(column)).join(", ")
     }
 
     fn integer(&self) -> &'static str {
@@ -329,66 +377,49 @@ impl Database {
 
 /// The rows of which an answer is made.
 #[derive(Clone, Copy)]
-struct Rows<'a> {
-    table: &'static str,
-    widths: &'static str,
-    /// Of these groups alone, and the others.
-    among: Option<&'a [Vec<String>]>,
-}
-
-impl Rows<'_> {
-    fn points() -> Self {
-        Rows { table: "tidegate_points", widths: "60, 300, 3600, 86400, 604800", among: None }
-    }
-
-    fn leaders(width: Width) -> Self {
-        let widths = match width {
-            Width::Minute | Width::FiveMinutes | Width::Hour => "3600",
-            Width::Day => "86400",
-            Width::Week => "604800",
-        };
-        Rows { table: "tidegate_leaders", widths, among: None }
-    }
-}
-
-/// Tables and conditions; values are bound by [`Selection::bind`] in the same order.
-fn matching(query: &Query, rows: Rows<'_>, group: Option<&Group>) -> String {
-    // What is asked of all series is one series.
-    let kind = match group {
-        _ if query.by.is_empty() && query.filters.is_empty() => format!("s.kind = {ALL}"),
-        Some(None) => format!("s.kind = {OTHER}"),
-        _ => format!("s.kind < {ALL}"),
-    };
-    let mut conditions = vec!["s.statistic = ?".to_owned(), kind];
-    conditions.extend(query.filters.iter().map(|(key, _)| format!("s.v{} = ?", key + 1)));
-    if let Some(Some(values)) = group {
-        let keys = query.by.iter().take(values.len());
-        conditions.extend(keys.map(|key| format!("s.v{} = ?", key + 1)));
-    }
-    let Rows { table, widths, .. } = rows;
-    // The statistic and the widths are the beginnings of keys.
-    let statistic = if table == "tidegate_leaders" { "AND p.statistic = s.statistic" } else { "" };
-    format!(
-        "FROM tidegate_series s JOIN {table} p ON p.series = s.id {statistic} WHERE {} \
-         AND p.width IN ({widths}) AND p.start >= ? AND p.start < ?",
-        conditions.join(" AND ")
-    )
+enum Rows<'a> {
+    /// Of these groups alone, and the others; of all, if none are named.
+    Points {
+        among: &'a [Vec<String>],
+    },
+    Leaders(Width),
 }
 
 impl Selection<'_> {
     fn bind<'s>(
         &self,
         mut statement: Statement<'s, Any, AnyArguments>,
-        group: &Group,
+        rows: Rows<'_>,
+        group: &Option<&Group>,
+    ) -> Statement<'s, Any, AnyArguments> {
+        let among = match rows {
+            Rows::Leaders(_) => {
+                statement = statement.bind(self.statistic).bind(self.from).bind(self.query.to);
+                return self.bind_series(statement, &[], group);
+            }
+            Rows::Points { among } => among,
+        };
+        let parts = if self.width == Width::Minute { 1 } else { 2 };
+        for _ in 0..parts {
+            statement = self.bind_series(statement, among, group);
+            statement = statement.bind(self.from).bind(self.query.to);
+        }
+        statement
+    }
+
+    fn bind_series<'s>(
+        &self,
+        mut statement: Statement<'s, Any, AnyArguments>,
+        among: &[Vec<String>],
+        group: &Option<&Group>,
     ) -> Statement<'s, Any, AnyArguments> {
         statement = statement.bind(self.statistic);
-        for (_, value) in &self.query.filters {
+        let filters = self.query.filters.iter().map(|(_, value)| value);
+        let group = group.iter().copied().flatten().flatten().take(self.query.by.len());
+        for value in filters.chain(group).chain(among.iter().flatten()) {
             statement = statement.bind(value.clone());
         }
-        for value in group.iter().flatten().take(self.query.by.len()) {
-            statement = statement.bind(value.clone());
-        }
-        statement.bind(self.from).bind(self.query.to)
+        statement
     }
 }
 

@@ -3,28 +3,30 @@
 //! `tidegate_statistics` has labels, `tidegate_series` names series, `tidegate_points` has their counts, `tidegate_leaders` those
 //! of the largest again. Identities of series are hashes, so no writer has to ask for one. `tidegate_batches` has the parts
 //! that were written, so that none is written twice. `tidegate_meta` has single numbers: the version, the generation of the
-//! series, the seed of their identities, and the sidecar that thins, with the end of its lease.
+//! series, the seed of their identities, how far minutes are rolled up, and the sidecar that thins, with the end of its lease.
 
 use super::dialect::Dialect;
 use super::error::DatabaseError;
 use super::random;
+use super::roll::NONE;
 use sqlx::{AnyConnection, Connection, Executor, Row};
 
 /// The version that this program makes.
-pub(super) const VERSION: i64 = 3;
+pub(super) const VERSION: i64 = 4;
 
 /// Kinds of series in the database: one with values, that of the others, that of all.
 pub(super) const VALUES: i64 = 0;
 pub(super) const OTHER: i64 = 1;
 pub(super) const ALL: i64 = 2;
 
-/// Creates what is missing. Several sidecars may do it at once.
+/// Creates what is missing. Several sidecars may do it at once. Minutes of new tables are rolled up from `rolled` on.
 pub(super) async fn migrate(
     connection: &mut AnyConnection,
     dialect: Dialect,
+    rolled: i64,
 ) -> Result<(), DatabaseError> {
     let error = |error| DatabaseError::of(dialect, &error);
-    let found = apply(connection, dialect).await.map_err(error)?;
+    let found = apply(connection, dialect, rolled).await.map_err(error)?;
     match found {
         VERSION => Ok(()),
         found if found > VERSION => Err(DatabaseError::Version { found, known: VERSION }),
@@ -33,7 +35,7 @@ pub(super) async fn migrate(
 }
 
 /// Returns the version that was found, or made.
-async fn apply(connection: &mut AnyConnection, dialect: Dialect) -> sqlx::Result<i64> {
+async fn apply(connection: &mut AnyConnection, dialect: Dialect, rolled: i64) -> sqlx::Result<i64> {
     // A user who may only read can ask for answers. Without tables this fails, and they are made.
     if let Ok(Some(found)) = version(connection).await {
         return Ok(found);
@@ -42,14 +44,18 @@ async fn apply(connection: &mut AnyConnection, dialect: Dialect) -> sqlx::Result
         // Its changes of tables are no part of a transaction, so a lock of the session keeps others away.
         connection.execute("DO GET_LOCK('tidegate_schema', 30)").await?;
     }
-    let result = apply_locked(connection, dialect).await;
+    let result = apply_locked(connection, dialect, rolled).await;
     if dialect == Dialect::Mysql {
         connection.execute("DO RELEASE_LOCK('tidegate_schema')").await?;
     }
     result
 }
 
-async fn apply_locked(connection: &mut AnyConnection, dialect: Dialect) -> sqlx::Result<i64> {
+async fn apply_locked(
+    connection: &mut AnyConnection,
+    dialect: Dialect,
+    rolled: i64,
+) -> sqlx::Result<i64> {
     let mut transaction = connection.begin_with(dialect.begin()).await?;
     if dialect == Dialect::Postgres {
         // "tide" as a number.
@@ -68,10 +74,15 @@ async fn apply_locked(connection: &mut AnyConnection, dialect: Dialect) -> sqlx:
         }
         // Clients choose values, so the identities of series must not be known.
         let seed = random() >> 1;
-        for (name, value) in
-            [("generation", 0), ("thinner", 0), ("seed", seed.cast_signed()), ("schema", VERSION)]
-        {
-            let row = format!("('{name}', {value}, 0)");
+        for (name, value, until) in [
+            ("generation", 0, 0),
+            ("thinner", 0, 0),
+            ("seed", seed.cast_signed(), 0),
+            ("rolled", NONE, rolled),
+            ("rolling", 0, rolled),
+            ("schema", VERSION, 0),
+        ] {
+            let row = format!("('{name}', {value}, {until})");
             let insert = dialect.insert_new("tidegate_meta", "name, value, until", &row);
             transaction.execute(dialect.sql(&insert)).await?;
         }
@@ -98,7 +109,10 @@ fn first(dialect: Dialect) -> Vec<String> {
     };
     let index = match dialect {
         // It has no IF NOT EXISTS, so the index is made with its table.
-        Dialect::Mysql => ", INDEX tidegate_series_values (statistic, v1)",
+        Dialect::Mysql => {
+            ", INDEX tidegate_series_values (statistic, v1), INDEX tidegate_series_v2 (statistic, v2), \
+             INDEX tidegate_series_v3 (statistic, v3), INDEX tidegate_series_v4 (statistic, v4)"
+        }
         _ => "",
     };
     let mut statements = vec![
@@ -133,6 +147,13 @@ fn first(dialect: Dialect) -> Vec<String> {
     if dialect != Dialect::Mysql {
         let create = "CREATE INDEX IF NOT EXISTS tidegate_series_values";
         statements.push(format!("{create} ON tidegate_series (statistic, v1)"));
+        // Most statistics have fewer keys.
+        statements.extend(["v2", "v3", "v4"].map(|column| {
+            format!(
+                "CREATE INDEX IF NOT EXISTS tidegate_series_{column} ON tidegate_series (statistic, {column}) \
+                 WHERE {column} IS NOT NULL"
+            )
+        }));
     }
     statements
 }

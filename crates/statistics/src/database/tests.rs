@@ -40,6 +40,7 @@ scenarios! {
     writers::counts_stop_at_their_bound,
     writers::a_sketch_that_was_damaged_is_replaced,
     thinning::thinning_keeps_every_count,
+    thinning::answers_stay_right_while_minutes_are_rolled_up,
     thinning::one_sidecar_thins,
     thinning::writers_go_on_while_it_is_thinned,
     bounds::series_beyond_the_bound_are_others,

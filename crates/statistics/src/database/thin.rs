@@ -1,21 +1,20 @@
-//! Thinning: points that are old enough become fewer, wider ones.
+//! Thinning: minutes are rolled up, rows that are older than their width is kept are deleted, and series are bounded.
 //!
-//! Each step is a small transaction that moves some rows, so a crash between two of them loses and doubles nothing. One
-//! of several sidecars does it, by a lease in the database; if the lease fails (clocks differ), locks of rows still keep the
-//! sums right.
+//! Each step is a small transaction, so a crash between two of them loses and doubles nothing. One of several sidecars does
+//! it, by a lease in the database; if the lease fails (clocks differ), locks of rows still keep the sums right.
 
 use super::dialect::{chunks, rows};
 use super::fold::Folding;
-use super::{Database, DatabaseError, number};
+use super::roll::{Mark, NONE};
+use super::{Database, DatabaseError};
 use crate::retention::Width;
 use crate::series::{Counts, Tally};
 use crate::sketch::Sketch;
 use sqlx::any::AnyRow;
-use sqlx::{AnyConnection, Row};
-use std::collections::BTreeMap;
+use sqlx::{AnyConnection, Connection, Row};
 
-/// Rows that one transaction moves.
-const ROWS: usize = 2_000;
+/// Rows that one transaction changes, if they are those of several series.
+pub(super) const ROWS: usize = 2_000;
 /// Series that one transaction looks at.
 const SERIES: usize = 256;
 /// For how long one sidecar thins alone. It renews the lease when half of this has passed.
@@ -23,24 +22,31 @@ const LEASE_SECONDS: i64 = 120;
 /// A part that is sent again is younger than this.
 const BATCHES_SECONDS: i64 = 7 * 86_400;
 
-/// The way of one sidecar through all series, width by width.
+/// The way of one sidecar through all series.
 #[derive(Debug)]
 pub struct Thinner {
     /// Names this sidecar in the lease.
     owner: i64,
-    width: Width,
-    /// All series up to this one are done.
-    after: Option<i64>,
-    /// What comes after the widest points.
-    folding: Option<Folding>,
+    stage: Stage,
     /// When the lease ends that this sidecar has, or had.
     leased_until: i64,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Rolling,
+    /// Rows of this width, of the series after this one.
+    Deleting {
+        width: Width,
+        after: i64,
+    },
+    Folding(Folding),
 }
 
 /// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thinned {
-    /// So many rows were moved or deleted, and there may be more to do.
+    /// So many rows were rolled up or deleted, and there may be more to do.
     Some(usize),
     /// The last series was reached.
     All,
@@ -59,16 +65,10 @@ pub(super) struct Locked {
 impl Thinner {
     #[must_use]
     pub fn new(owner: u64) -> Thinner {
-        Thinner {
-            owner: owner.cast_signed(),
-            width: Width::Minute,
-            after: None,
-            folding: None,
-            leased_until: i64::MIN,
-        }
+        Thinner { owner: owner.cast_signed(), stage: Stage::Rolling, leased_until: i64::MIN }
     }
 
-    /// Does a small part of the work: the next rows of the next series.
+    /// Does a small part of the work.
     ///
     /// # Errors
     /// If the database does not do it. The same step is next then.
@@ -83,44 +83,41 @@ impl Thinner {
             }
             self.leased_until = now + LEASE_SECONDS;
         }
-        if self.folding.is_some() {
-            return self.next_width(database, now).await;
+        // A stage is left only after its part succeeded, so after an error the same part is next.
+        match &mut self.stage {
+            Stage::Rolling => {
+                let rolled = database.roll(now).await?;
+                if rolled.is_none() {
+                    self.stage = Stage::Deleting { width: Width::Minute, after: NONE };
+                }
+                Ok(Thinned::Some(rolled.unwrap_or(0)))
+            }
+            Stage::Deleting { width, after } => {
+                if let Some((deleted, last)) = database.delete_old(*width, *after, now).await? {
+                    *after = last;
+                    return Ok(Thinned::Some(deleted));
+                }
+                self.stage = if let Some(width) = width.wider() {
+                    Stage::Deleting { width, after: NONE }
+                } else {
+                    database.forget_batches(now - BATCHES_SECONDS).await?;
+                    Stage::Folding(Folding::new(database).await?)
+                };
+                Ok(Thinned::Some(0))
+            }
+            Stage::Folding(folding) => {
+                if !folding.step(database, now).await? {
+                    return Ok(Thinned::Some(0));
+                }
+                self.stage = Stage::Rolling;
+                Ok(Thinned::All)
+            }
         }
-        let series = database.next_series(self.after).await?;
-        let Some(last) = series.last().copied() else {
-            return self.next_width(database, now).await;
-        };
-        let moved = database.thin(self.width, &series, now).await?;
-        if moved < ROWS {
-            self.after = Some(last);
-        }
-        Ok(Thinned::Some(moved))
     }
 
     /// Whether the lease lasts for some time. Half of it is more than a step takes.
     fn has_lease(&self, now: i64) -> bool {
         (now + LEASE_SECONDS / 2..=now + LEASE_SECONDS).contains(&self.leased_until)
-    }
-
-    async fn next_width(&mut self, database: &Database, now: i64) -> sqlx::Result<Thinned> {
-        self.after = None;
-        if let Some(wider) = self.width.wider() {
-            self.width = wider;
-            return Ok(Thinned::Some(0));
-        }
-        let folding = match &mut self.folding {
-            Some(folding) => folding,
-            none => {
-                database.forget_batches(now - BATCHES_SECONDS).await?;
-                none.insert(Folding::new(database).await?)
-            }
-        };
-        if !folding.step(database, now).await? {
-            return Ok(Thinned::Some(0));
-        }
-        self.folding = None;
-        self.width = Width::Minute;
-        Ok(Thinned::All)
     }
 }
 
@@ -139,56 +136,37 @@ impl Database {
         Ok(value == owner)
     }
 
-    async fn next_series(&self, after: Option<i64>) -> sqlx::Result<Vec<i64>> {
-        let sql = format!("SELECT id FROM tidegate_series WHERE id > ? ORDER BY id LIMIT {SERIES}");
-        // No identity is that low: it would be one of 2^64.
-        let select = sqlx::query(self.dialect.sql(&sql)).bind(after.unwrap_or(i64::MIN));
-        select.fetch_all(&self.pool).await?.iter().map(|row| row.try_get(0)).collect()
-    }
-
-    /// Makes old points of these series wider, or deletes the widest. Returns how many rows there were.
-    async fn thin(&self, width: Width, series: &[i64], now: i64) -> sqlx::Result<usize> {
-        let calendar = &self.settings.calendar;
-        let cutoff = self.settings.retention.cutoff(width, calendar, now);
-        if !self.has_old(width, series, cutoff).await? {
-            return Ok(0);
+    /// Deletes rows of the next series that are older than their width is kept. Returns how many, and the last of these
+    /// series; none after the last one.
+    async fn delete_old(
+        &self,
+        width: Width,
+        after: i64,
+        now: i64,
+    ) -> sqlx::Result<Option<(usize, i64)>> {
+        let mut connection = self.pool.acquire().await?;
+        let mut series = self.next_series(&mut connection, after, SERIES).await?;
+        let mut cutoff = self.settings.retention.cutoff(width, &self.settings.calendar, now);
+        if width == Width::Minute {
+            cutoff = cutoff.min(Mark::read(&mut connection, self.dialect, "").await?.done);
         }
-        let mut transaction = self.pool.begin_with(self.dialect.begin()).await?;
-        // Nobody folds these series meanwhile.
-        number(&mut transaction, self.dialect, "generation", self.dialect.for_share()).await?;
-        let filter = format!("width = {} AND start < {cutoff}", width.seconds());
-        let old = self.lock_points(&mut transaction, series, &filter, ROWS).await?;
-        if let Some(wider) = width.wider() {
-            let mut sums: BTreeMap<(i64, i64), Tally> = BTreeMap::new();
-            for Locked { series, start, tally, .. } in &old {
-                let start = calendar.floor(wider, *start);
-                sums.entry((*series, start)).or_default().add(tally.clone());
+        let old = format!("width = {} AND start < {cutoff}", width.seconds());
+        let count = self.bound(&mut connection, &mut series, &old).await?;
+        let Some(last) = series.last().copied() else { return Ok(None) };
+        if count > 0 {
+            let mut transaction = connection.begin_with(self.dialect.begin()).await?;
+            for chunk in chunks(&series) {
+                let series = rows(1, chunk.len());
+                let sql = format!("DELETE FROM tidegate_points WHERE series IN {series} AND {old}");
+                let mut delete = sqlx::query(self.dialect.sql(&sql));
+                for series in chunk {
+                    delete = delete.bind(*series);
+                }
+                delete.execute(&mut *transaction).await?;
             }
-            self.add_counts(&mut transaction, wider, &sums).await?;
-            self.add_sketches(&mut transaction, wider, &sums).await?;
+            transaction.commit().await?;
         }
-        self.delete_points(&mut transaction, &old).await?;
-        transaction.commit().await?;
-        Ok(old.len())
-    }
-
-    /// Whether there is anything to do. Mostly there is not, and then no writer has to wait.
-    async fn has_old(&self, width: Width, series: &[i64], cutoff: i64) -> sqlx::Result<bool> {
-        for chunk in chunks(series) {
-            let sql = format!(
-                "SELECT series FROM tidegate_points WHERE series IN {} AND width = ? AND start < ? LIMIT 1",
-                rows(1, chunk.len())
-            );
-            let mut select = sqlx::query(self.dialect.sql(&sql));
-            for series in chunk {
-                select = select.bind(*series);
-            }
-            let select = select.bind(width.seconds()).bind(cutoff);
-            if select.fetch_optional(&self.pool).await?.is_some() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(Some((count, last)))
     }
 
     /// The first rows of these series that a condition of our own selects.

@@ -1,12 +1,13 @@
 //! Writing a part of a batch: one transaction, once.
 
 use super::dialect::{chunks, rows};
+use super::roll::Mark;
 use super::schema::{ALL, OTHER, VALUES};
-use super::{ALL_FIRST, Database, DatabaseError, KNOWN_MAX, number, stored};
+use super::{ALL_FIRST, Database, DatabaseError, KNOWN_MAX, Points, number, stored};
 use crate::batch::Point;
 use crate::label::{is_sum, name};
 use crate::retention::Width;
-use crate::series::{Series, Tally};
+use crate::series::Series;
 use crate::sketch::Sketch;
 use crate::sums;
 use sqlx::{AnyConnection, Executor, Row};
@@ -26,9 +27,6 @@ pub enum Written {
     /// The part was there already: the answer of an earlier try was lost.
     Before,
 }
-
-/// The rows of a part, in the order in which all writers lock them.
-type Points = BTreeMap<(i64, i64), Tally>;
 
 /// A series that the database may not have.
 struct New<'a> {
@@ -55,6 +53,7 @@ impl Database {
         // No series is removed until the commit, so those that are known stay.
         let generation =
             number(&mut transaction, dialect, "generation", dialect.for_share()).await?;
+        let mark = Mark::read(&mut transaction, dialect, dialect.for_share()).await?;
         let insert = dialect.insert_new("tidegate_batches", "writer, sequence, written", "(?,?,?)");
         let inserted = sqlx::query(dialect.sql(&insert))
             .bind(id.writer.cast_signed())
@@ -70,11 +69,9 @@ impl Database {
         let points: Vec<&Point> = points.iter().chain(&sums).collect();
         let (mut rows, added) = self.place(&mut transaction, &points, generation, now).await?;
         let all = rows.split_off(&(ALL_FIRST, i64::MIN));
-        self.add_counts(&mut transaction, Width::Minute, &rows).await?;
-        self.add_sketches(&mut transaction, Width::Minute, &rows).await?;
+        self.add_minutes(&mut transaction, mark, rows).await?;
         self.add_leaders(&mut transaction, &points, &added).await?;
-        self.add_counts(&mut transaction, Width::Minute, &all).await?;
-        self.add_sketches(&mut transaction, Width::Minute, &all).await?;
+        self.add_minutes(&mut transaction, mark, all).await?;
         transaction.commit().await?;
         self.remember(generation, added);
         Ok(Written::Now)
@@ -260,6 +257,19 @@ impl Database {
             insert.execute(&mut *connection).await?;
         }
         Ok(())
+    }
+
+    /// Adds to the rows of minutes, and to wider ones where these are made already.
+    async fn add_minutes(
+        &self,
+        connection: &mut AnyConnection,
+        mark: Mark,
+        mut points: Points,
+    ) -> sqlx::Result<()> {
+        self.add_counts(connection, Width::Minute, &points).await?;
+        self.add_sketches(connection, Width::Minute, &points).await?;
+        points.retain(|(series, minute), _| mark.has(*series, *minute));
+        if points.is_empty() { Ok(()) } else { self.add_wider(connection, points).await }
     }
 
     /// Adds to rows of this width, which are locked by it.

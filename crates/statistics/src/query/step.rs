@@ -51,6 +51,18 @@ impl Step {
         }
     }
 
+    /// The widest points that are in one step each.
+    #[must_use]
+    pub fn width(self) -> Width {
+        match self {
+            Step::Minute => Width::Minute,
+            Step::FiveMinutes | Step::QuarterHour => Width::FiveMinutes,
+            Step::Hour | Step::SixHours => Width::Hour,
+            Step::Day => Width::Day,
+            Step::Week => Width::Week,
+        }
+    }
+
     /// The beginning of the step that a time belongs to, by the clock of the zone.
     #[must_use]
     pub fn floor(self, calendar: &Calendar, at: i64) -> i64 {

@@ -20,7 +20,7 @@ pub(super) async fn tables_of_another_program_are_left_alone(server: &Server) {
     sqlx::query(sql).execute(&database.pool).await.unwrap();
     let error = Database::open(database.settings.clone()).await.unwrap_err().to_string();
     let expected =
-        "the statistics have schema version 9, and this program knows up to 3; use a newer one";
+        "the statistics have schema version 9, and this program knows up to 4; use a newer one";
     assert_eq!(error, expected);
     let sql = "UPDATE tidegate_meta SET value = 1 WHERE name = 'schema'";
     sqlx::query(sql).execute(&database.pool).await.unwrap();

@@ -55,6 +55,13 @@ pub(super) async fn write(database: &Database, id: PartId, points: &[Point]) {
     panic!("not written in 100 tries");
 }
 
+/// As if the tables had been made at this time: minutes from here on are rolled up later.
+pub(super) async fn roll_from(database: &Database, at: i64) {
+    let sql = "UPDATE tidegate_meta SET until = ? WHERE name IN ('rolled', 'rolling')";
+    let update = sqlx::query(database.dialect.sql(sql)).bind(at / 3_600 * 3_600);
+    update.execute(&database.pool).await.unwrap();
+}
+
 /// The answer to a question of parameters.
 pub(super) async fn ask(database: &Database, statistic: &Statistic, parameters: &str) -> Answer {
     let pairs = parameters.split('&').filter_map(|pair| pair.split_once('='));
