@@ -201,7 +201,7 @@ impl Database {
         }
     }
 
-    /// The widest points that there may be at a time.
+    /// The narrowest points that there are of a time.
     fn width_at(&self, at: i64, now: i64) -> Width {
         self.settings.retention.width_at(&self.settings.calendar, at, now)
     }

@@ -211,15 +211,17 @@ impl Query {
         Ok(self)
     }
 
-    /// The step, when points of a width of `widest` seconds may be in the range.
-    pub(crate) fn chosen_step(&self, widest: i64) -> Result<Step, QueryError> {
+    /// The step, when there are no points of a width below `narrowest` seconds at the beginning of the range.
+    pub(crate) fn chosen_step(&self, narrowest: i64) -> Result<Step, QueryError> {
         let range = self.to - self.from;
-        let fits =
-            |step: &Step, steps: i64| step.seconds() >= widest && range / step.seconds() <= steps;
+        let fits = |step: &Step, steps: i64| {
+            step.seconds() >= narrowest && range / step.seconds() <= steps
+        };
         match self.step {
             Some(step) => {
                 let mut wide_enough = Step::ALL.into_iter().filter(|wide| *wide >= step);
-                let step = wide_enough.find(|step| step.seconds() >= widest).unwrap_or(Step::Week);
+                let step =
+                    wide_enough.find(|step| step.seconds() >= narrowest).unwrap_or(Step::Week);
                 if range / step.seconds() > STEPS_MAX {
                     let (step, range) = (step.name(), range / 3_600);
                     return error(format!("a step of {step} is too short for {range} h"));

@@ -33,7 +33,7 @@ impl Width {
         }
     }
 
-    /// What its points become when they are thinned; none for the widest.
+    /// The next wider one; none for the widest.
     #[must_use]
     pub fn wider(self) -> Option<Width> {
         Width::ALL.into_iter().find(|width| *width > self)
@@ -141,14 +141,13 @@ fn offset(text: &str) -> Option<Offset> {
 /// A century.
 const DAYS_MAX: u32 = 36_600;
 
-/// For how many days points of each width are kept, today included; then they become wider.
+/// For how many days points of each width are kept, today included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     pub minutes: u32,
     pub five_minutes: u32,
     pub hours: u32,
     pub days: u32,
-    /// Then they are deleted.
     pub weeks: u32,
 }
 
@@ -209,14 +208,14 @@ impl Retention {
         }
     }
 
-    /// Points of this width that begin before this time are thinned. No point of the next width spans it.
+    /// Points of this width that begin before this time are deleted. No point of the next width spans it.
     #[must_use]
     pub fn cutoff(&self, width: Width, calendar: &Calendar, now: i64) -> i64 {
         let day = calendar.days_before(now, self.days_of(width).saturating_sub(1));
         calendar.floor(width.wider().unwrap_or(width), day)
     }
 
-    /// The widest points that there may be at a time, once everything is thinned.
+    /// The narrowest points that are kept of a time.
     #[must_use]
     pub fn width_at(&self, calendar: &Calendar, at: i64, now: i64) -> Width {
         let kept = |width: &Width| at >= self.cutoff(*width, calendar, now);

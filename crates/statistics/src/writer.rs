@@ -46,7 +46,7 @@ pub struct WriterCounts {
     pub parts_written: u64,
     /// Tries that failed.
     pub failed: u64,
-    /// Rows that were thinned.
+    /// Rows that were rolled up or deleted.
     pub thinned: u64,
     /// What was dropped, since there was no room, or since the database refuses it.
     pub dropped: Counts,

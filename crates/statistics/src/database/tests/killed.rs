@@ -1,7 +1,7 @@
-//! A writer that is killed between any two statements.
+//! A writer that is killed between any two statements, also of rolling up.
 
 use super::scene::*;
-use crate::database::{Database, Settings};
+use crate::database::{Database, Settings, Thinner};
 use crate::testing::Server;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -10,8 +10,14 @@ use std::process::{Command, Stdio};
 const VARIABLE: &str = "STATISTICS_TEST_WRITER";
 const APPS: usize = 30;
 
+/// When a part was counted. So hours pass, and are rolled up by whoever lives.
+fn time(sequence: u64) -> i64 {
+    NOW - 20 * 3_600 + 1_200 * sequence.cast_signed()
+}
+
 pub(super) async fn a_killed_writer_leaves_whole_parts(server: &Server) {
     let database = server.database("killed").await;
+    roll_from(&database, time(0)).await;
     let mut sequence = 0;
     for round in 0..5 {
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -38,9 +44,11 @@ pub(super) async fn a_killed_writer_leaves_whole_parts(server: &Server) {
                 sequence = written.parse().unwrap();
             }
         }
-        let answer = ask(&database, &statistic("s", &["app"], None), "last=1d&top=100").await;
-        let sums = sums(&answer);
-        assert_eq!(sums.len(), APPS);
+        let statistic = statistic("s", &["app"], None);
+        let [hours, minutes] = ["1h", "5m"].map(|step| format!("last=1d&top=100&step={step}"));
+        let sums_by_hours = sums(&ask(&database, &statistic, &hours).await);
+        let sums = sums(&ask(&database, &statistic, &minutes).await);
+        assert_eq!((sums.len(), &sums_by_hours), (APPS, &sums));
         let allowed = sums[0].1.allowed;
         // All of a part, and of the last one all or nothing.
         assert!(sums.iter().all(|(_, counts)| counts.allowed == allowed), "{sums:?}");
@@ -56,12 +64,17 @@ async fn the_writer_that_is_killed() {
     let (sequence, url) = task.split_once(' ').unwrap();
     let mut sequence: u64 = sequence.parse().unwrap();
     let database = Database::open(Settings::new(url)).await.unwrap();
+    let mut thinner = Thinner::new(sequence);
     loop {
-        let points: Vec<_> = (0..APPS)
-            .map(|app| point("s", NOW - 60, &[&app.to_string()], counts(1, 0, 1)))
-            .collect();
         sequence += 1;
+        let at = time(sequence);
+        let point = |app: usize| point("s", at, &[&app.to_string()], counts(1, 0, 1));
+        let points: Vec<_> = (0..APPS).map(point).collect();
         write(&database, part(1, sequence), &points).await;
         println!("written {sequence}");
+        for _ in 0..3 {
+            // Whatever does not succeed is done by the next step.
+            let _ = thinner.step(&database, at + 60).await;
+        }
     }
 }
