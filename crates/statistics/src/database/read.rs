@@ -9,7 +9,7 @@ use super::{Database, DatabaseError, leaders};
 use crate::label::{label, labelled};
 use crate::query::{Answer, AnswerPoint, AnswerSeries, Query, QueryError, Step};
 use crate::retention::Width;
-use crate::series::Counts;
+use crate::series::{Counts, Series};
 use crate::sketch::{Sketch, Union};
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query as Statement;
@@ -218,12 +218,12 @@ impl Database {
         };
         let sums = self.sums();
         let names: String = columns.iter().map(|column| format!("{column}, ")).collect();
-        let from = self.matching(selection, rows, &None, "");
+        let from = self.matching(selection, rows, None, "");
         let sql = format!(
             "SELECT {sums}, CAST({kind} AS {}), {names}1 {from} {grouped} HAVING COUNT(*) > 0 {order} LIMIT {most}",
             self.integer(),
         );
-        let statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), rows, &None);
+        let statement = self.statement(&sql, selection, rows, None);
         let mut groups = Vec::new();
         for row in statement.fetch_all(connection).await? {
             let Some(counts) = counts(&row)? else { continue };
@@ -243,9 +243,9 @@ impl Database {
         step: Step,
     ) -> sqlx::Result<Vec<AnswerPoint>> {
         let rows = Rows::Points { among: &[] };
-        let (sums, from) = (self.sums(), self.matching(selection, rows, &Some(group), ""));
+        let (sums, from) = (self.sums(), self.matching(selection, rows, Some(group), ""));
         let sql = format!("SELECT {sums}, start {from} GROUP BY start ORDER BY start");
-        let statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), rows, &Some(group));
+        let statement = self.statement(&sql, selection, rows, Some(group));
         let mut points: BTreeMap<i64, Counts> = BTreeMap::new();
         for row in statement.fetch_all(connection).await? {
             let start = step.floor(&self.settings.calendar, row.try_get(3)?);
@@ -265,12 +265,12 @@ impl Database {
         room: &mut usize,
     ) -> sqlx::Result<Option<(u64, BTreeMap<i64, u64>)>> {
         let rows = Rows::Points { among: &[] };
-        let from = self.matching(selection, rows, &Some(group), "AND p.sketch IS NOT NULL");
+        let from = self.matching(selection, rows, Some(group), "AND p.sketch IS NOT NULL");
         let sql = format!(
             "SELECT COUNT(*) FROM (SELECT 1 AS one {from} LIMIT {}) AS all_points",
             *room + 1
         );
-        let statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), rows, &Some(group));
+        let statement = self.statement(&sql, selection, rows, Some(group));
         let count: i64 = statement.fetch_one(&mut *connection).await?.try_get(0)?;
         let Some(rest) = room.checked_sub(usize::try_from(count).unwrap_or(usize::MAX)) else {
             return Ok(None);
@@ -279,7 +279,7 @@ impl Database {
         let mut all = Union::default();
         let mut steps: BTreeMap<i64, Union> = BTreeMap::new();
         let sql = format!("SELECT start, sketch {from}");
-        let statement = selection.bind(sqlx::query(self.dialect.sql(&sql)), rows, &Some(group));
+        let statement = self.statement(&sql, selection, rows, Some(group));
         let mut found = statement.fetch(&mut *connection);
         // One after the other: all at once they may be 160 MB.
         while let Some(row) = poll_fn(|context| found.as_mut().poll_next(context)).await {
@@ -295,50 +295,51 @@ impl Database {
     }
 
     /// The rows of a question as a table: `kind` and values of their series, `start` and counts, and `sketch`. Values are
-    /// bound by [`Selection::bind`] in the same order. Points have to meet `and`.
+    /// bound by [`Database::statement`] in the same order. Points have to meet `and`.
     fn matching(
         &self,
         selection: &Selection<'_>,
         rows: Rows<'_>,
-        group: &Option<&Group>,
+        group: Option<&Group>,
         and: &str,
     ) -> String {
         let query = selection.query;
-        // What is asked of all series is one series.
-        let kind = match group {
-            _ if query.by.is_empty() && query.filters.is_empty() => format!("s.kind = {ALL}"),
-            Some(None) => format!("s.kind = {OTHER}"),
-            _ => format!("s.kind < {ALL}"),
-        };
-        let mut conditions = vec!["s.statistic = ?".to_owned(), kind];
-        conditions.extend(query.filters.iter().map(|(key, _)| format!("s.v{} = ?", key + 1)));
-        if let Some(Some(values)) = group {
-            let keys = query.by.iter().take(values.len());
-            conditions.extend(keys.map(|key| format!("s.v{} = ?", key + 1)));
-        }
-        let mut conditions = conditions.join(" AND ");
-        let among = match rows {
-            Rows::Leaders(width) => {
-                let [allowed, denied, hits] =
-                    ["allowed", "denied", "hits"].map(|column| self.dialect.sum(column));
-                // Each series once, before it is looked up.
-                return format!(
-                    "FROM (SELECT s.kind, s.v1, s.v2, s.v3, s.v4, p.allowed, p.denied, p.hits FROM \
-                     (SELECT series, {allowed} AS allowed, {denied} AS denied, {hits} AS hits FROM tidegate_leaders \
-                     WHERE statistic = ? AND width = {} AND start >= ? AND start < ? GROUP BY series) AS p \
-                     JOIN tidegate_series s ON s.id = p.series WHERE {conditions}) AS leaders",
-                    width.seconds(),
-                );
+        let conditions = if let Some(ids) = self.named(query, rows, group) {
+            format!("s.id IN {}", placeholders(1, ids.len()))
+        } else {
+            let mut conditions = vec!["s.statistic = ?".to_owned()];
+            conditions.push(match group {
+                Some(None) => format!("s.kind = {OTHER}"),
+                _ => format!("s.kind < {ALL}"),
+            });
+            conditions.extend(query.filters.iter().map(|(key, _)| format!("s.v{} = ?", key + 1)));
+            if let Some(Some(values)) = group {
+                let keys = query.by.iter().take(values.len());
+                conditions.extend(keys.map(|key| format!("s.v{} = ?", key + 1)));
             }
-            Rows::Points { among } => among,
+            let among = rows.among();
+            if !among.is_empty() {
+                let keys: Vec<String> =
+                    query.by.iter().map(|key| format!("s.v{}", key + 1)).collect();
+                let values = match keys.len() {
+                    1 => placeholders(1, among.len()),
+                    keys => self.dialect.in_rows(&placeholders(among.len(), keys)),
+                };
+                conditions.push(format!("(({}) IN {values} OR s.kind = {OTHER})", keys.join(", ")));
+            }
+            conditions.join(" AND ")
         };
-        if !among.is_empty() {
-            let keys: Vec<String> = query.by.iter().map(|key| format!("s.v{}", key + 1)).collect();
-            let values = match keys.len() {
-                1 => placeholders(1, among.len()),
-                keys => self.dialect.in_rows(&placeholders(among.len(), keys)),
-            };
-            conditions += &format!(" AND (({}) IN {values} OR s.kind = {OTHER})", keys.join(", "));
+        if let Rows::Leaders(width) = rows {
+            let [allowed, denied, hits] =
+                ["allowed", "denied", "hits"].map(|column| self.dialect.sum(column));
+            // Each series once, before it is looked up.
+            return format!(
+                "FROM (SELECT s.kind, s.v1, s.v2, s.v3, s.v4, p.allowed, p.denied, p.hits FROM \
+                 (SELECT series, {allowed} AS allowed, {denied} AS denied, {hits} AS hits FROM tidegate_leaders \
+                 WHERE statistic = ? AND width = {} AND start >= ? AND start < ? GROUP BY series) AS p \
+                 JOIN tidegate_series s ON s.id = p.series WHERE {conditions}) AS leaders",
+                width.seconds(),
+            );
         }
         let of = |width: i64, from: &str, rest: &str| {
             format!(
@@ -366,6 +367,71 @@ impl Database {
         )
     }
 
+    /// The statement of a question whose table is that of [`Database::matching`], with its values.
+    fn statement(
+        &self,
+        sql: &str,
+        selection: &Selection<'_>,
+        rows: Rows<'_>,
+        group: Option<&Group>,
+    ) -> Statement<'static, Any, AnyArguments> {
+        let mut statement = sqlx::query(self.dialect.sql(sql));
+        let is_of_leaders = matches!(rows, Rows::Leaders(_));
+        if is_of_leaders {
+            statement =
+                statement.bind(selection.statistic).bind(selection.from).bind(selection.query.to);
+        }
+        let ids = self.named(selection.query, rows, group);
+        let parts = if is_of_leaders || selection.width == Width::Minute { 1 } else { 2 };
+        for _ in 0..parts {
+            if let Some(ids) = &ids {
+                for id in ids {
+                    statement = statement.bind(*id);
+                }
+            } else {
+                statement = statement.bind(selection.statistic);
+                let filters = selection.query.filters.iter().map(|(_, value)| value);
+                let group = group.into_iter().flatten().flatten().take(selection.query.by.len());
+                for value in filters.chain(group).chain(rows.among().iter().flatten()) {
+                    statement = statement.bind(value.clone());
+                }
+            }
+            if !is_of_leaders {
+                statement = statement.bind(selection.from).bind(selection.query.to);
+            }
+        }
+        statement
+    }
+
+    /// The identities of the series of a question, if it names all their values. What is asked of all is one series, too.
+    fn named(&self, query: &Query, rows: Rows<'_>, group: Option<&Group>) -> Option<Vec<i64>> {
+        let id = |series: &Series| self.id(&query.label, series);
+        if query.by.is_empty() && query.filters.is_empty() {
+            return Some(vec![id(&Series::All)]);
+        }
+        let others = query.filters.is_empty().then(|| id(&Series::Other));
+        let of_values = |values: &[String]| {
+            let mut all: Vec<Option<&str>> = vec![None; query.keys.len()];
+            let filters = query.filters.iter().map(|(key, value)| (*key, value));
+            for (key, value) in filters.chain(query.by.iter().copied().zip(values)) {
+                *all.get_mut(key)? = Some(value);
+            }
+            let all: Option<Vec<&str>> = all.into_iter().collect();
+            Some(id(&Series::new(&all?)))
+        };
+        match (group, rows) {
+            (Some(None), _) => others.map(|id| vec![id]),
+            (Some(Some(values)), _) => of_values(values).map(|id| vec![id]),
+            (None, Rows::Leaders(_)) => None,
+            (None, _) if query.by.is_empty() => of_values(&[]).map(|id| vec![id]),
+            (None, Rows::Points { among: [] }) => None,
+            (None, Rows::Points { among }) => {
+                let ids: Option<Vec<i64>> = among.iter().map(|values| of_values(values)).collect();
+                Some(ids?.into_iter().chain(others).collect())
+            }
+        }
+    }
+
     fn sums(&self) -> String {
         ["allowed", "denied", "hits"].map(|column| self.dialect.sum(column)).join(", ")
     }
@@ -385,41 +451,12 @@ enum Rows<'a> {
     Leaders(Width),
 }
 
-impl Selection<'_> {
-    fn bind<'s>(
-        &self,
-        mut statement: Statement<'s, Any, AnyArguments>,
-        rows: Rows<'_>,
-        group: &Option<&Group>,
-    ) -> Statement<'s, Any, AnyArguments> {
-        let among = match rows {
-            Rows::Leaders(_) => {
-                statement = statement.bind(self.statistic).bind(self.from).bind(self.query.to);
-                return self.bind_series(statement, &[], group);
-            }
+impl<'a> Rows<'a> {
+    fn among(self) -> &'a [Vec<String>] {
+        match self {
             Rows::Points { among } => among,
-        };
-        let parts = if self.width == Width::Minute { 1 } else { 2 };
-        for _ in 0..parts {
-            statement = self.bind_series(statement, among, group);
-            statement = statement.bind(self.from).bind(self.query.to);
+            Rows::Leaders(_) => &[],
         }
-        statement
-    }
-
-    fn bind_series<'s>(
-        &self,
-        mut statement: Statement<'s, Any, AnyArguments>,
-        among: &[Vec<String>],
-        group: &Option<&Group>,
-    ) -> Statement<'s, Any, AnyArguments> {
-        statement = statement.bind(self.statistic);
-        let filters = self.query.filters.iter().map(|(_, value)| value);
-        let group = group.iter().copied().flatten().flatten().take(self.query.by.len());
-        for value in filters.chain(group).chain(among.iter().flatten()) {
-            statement = statement.bind(value.clone());
-        }
-        statement
     }
 }
 
