@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Leaders of a part, by each order.
 const OF_PART: usize = 32;
-/// Leaders of a time that are kept, by each order; those of a time in which there are not twice as many are left alone.
-const KEPT: usize = 500;
+/// Leaders of a time that are kept, by each order.
+const KEPT: usize = 300;
 /// Widths that have leaders, and for how many days before now they are asked for.
 const WIDTHS: [(Width, i64); 3] = [(Width::Hour, 3), (Width::Day, 62), (Width::Week, i64::MAX)];
 /// Orders that differ in their leaders. By what was allowed they are those by requests.
@@ -111,7 +111,7 @@ impl Database {
             let sql = format!(
                 "SELECT start FROM tidegate_leaders WHERE statistic = ? AND width = ? \
                  GROUP BY start HAVING COUNT(*) > {}",
-                2 * ORDERS.len() * KEPT
+                ORDERS.len() * KEPT
             );
             let crowded = sqlx::query(self.dialect.sql(&sql)).bind(statistic).bind(width);
             for row in crowded.fetch_all(&self.pool).await? {

@@ -15,6 +15,7 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query as Statement;
 use sqlx::{Any, AnyConnection, Row};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::future::poll_fn;
 use std::time::Duration;
 use tidegate_limits::Statistic;
@@ -24,6 +25,8 @@ const SECONDS_MAX: u64 = 10;
 /// Sketches of one answer: 160 MB if all are full, though never in memory at once.
 const SKETCHES_MAX: usize = 20_000;
 
+/// The counts of a row of points or leaders.
+const COUNTS: &str = "p.allowed, p.denied, p.hits";
 /// As many series are added up and ordered. Of more, the leaders say which ones may be the largest.
 const SERIES_FEW: i64 = 1_000;
 
@@ -186,8 +189,9 @@ impl Database {
         let from = self.settings.calendar.floor(width, selection.from);
         let selection = Selection { from, ..*selection };
         let top = selection.query.top;
-        let groups =
-            self.largest(connection, &selection, Rows::Leaders(width), top + top.max(10)).await?;
+        let most = top + top.max(10);
+        let rows = Rows::Leaders(width, most);
+        let groups = self.largest(connection, &selection, rows, most).await?;
         Ok(groups.into_iter().filter_map(|(group, _)| group).collect())
     }
 
@@ -218,7 +222,11 @@ impl Database {
         };
         let sums = self.sums();
         let names: String = columns.iter().map(|column| format!("{column}, ")).collect();
-        let from = self.matching(selection, rows, None, "");
+        let inner = ["s.kind".to_owned()].into_iter();
+        let inner = inner.chain(columns.iter().map(|column| format!("s.{column}")));
+        let inner: String = inner.map(|column| format!("{column}, ")).collect();
+        let inner = inner + COUNTS;
+        let from = self.matching(selection, rows, None, &inner, "");
         let sql = format!(
             "SELECT {sums}, CAST({kind} AS {}), {names}1 {from} {grouped} HAVING COUNT(*) > 0 {order} LIMIT {most}",
             self.integer(),
@@ -243,7 +251,10 @@ impl Database {
         step: Step,
     ) -> sqlx::Result<Vec<AnswerPoint>> {
         let rows = Rows::Points { among: &[] };
-        let (sums, from) = (self.sums(), self.matching(selection, rows, Some(group), ""));
+        let (sums, from) = (
+            self.sums(),
+            self.matching(selection, rows, Some(group), &format!("p.start, {COUNTS}"), ""),
+        );
         let sql = format!("SELECT {sums}, start {from} GROUP BY start ORDER BY start");
         let statement = self.statement(&sql, selection, rows, Some(group));
         let mut points: BTreeMap<i64, Counts> = BTreeMap::new();
@@ -265,9 +276,12 @@ impl Database {
         room: &mut usize,
     ) -> sqlx::Result<Option<(u64, BTreeMap<i64, u64>)>> {
         let rows = Rows::Points { among: &[] };
-        let from = self.matching(selection, rows, Some(group), "AND p.sketch IS NOT NULL");
+        let from = |columns| {
+            self.matching(selection, rows, Some(group), columns, "AND p.sketch IS NOT NULL")
+        };
         let sql = format!(
-            "SELECT COUNT(*) FROM (SELECT 1 AS one {from} LIMIT {}) AS all_points",
+            "SELECT COUNT(*) FROM (SELECT 1 AS one {} LIMIT {}) AS all_points",
+            from("p.start"),
             *room + 1
         );
         let statement = self.statement(&sql, selection, rows, Some(group));
@@ -278,7 +292,9 @@ impl Database {
         *room = rest;
         let mut all = Union::default();
         let mut steps: BTreeMap<i64, Union> = BTreeMap::new();
-        let sql = format!("SELECT start, sketch {from}");
+        // Mostly a step is one row, which needs no union.
+        let mut first: BTreeMap<i64, Sketch> = BTreeMap::new();
+        let sql = format!("SELECT start, sketch {}", from("p.start, p.sketch"));
         let statement = self.statement(&sql, selection, rows, Some(group));
         let mut found = statement.fetch(&mut *connection);
         // One after the other: all at once they may be 160 MB.
@@ -286,21 +302,34 @@ impl Database {
             let row = row?;
             if let Ok(sketch) = Sketch::decode(&row.try_get::<Vec<u8>, _>(1)?) {
                 let start = step.floor(&self.settings.calendar, row.try_get(0)?);
-                steps.entry(start).or_default().add(&sketch);
                 all.add(&sketch);
+                match first.entry(start) {
+                    Entry::Vacant(place) => drop(place.insert(sketch)),
+                    Entry::Occupied(place) => {
+                        let union = steps.entry(start).or_insert_with(|| {
+                            let mut union = Union::default();
+                            union.add(place.get());
+                            union
+                        });
+                        union.add(&sketch);
+                    }
+                }
             }
         }
-        let steps = steps.into_iter().map(|(start, union)| (start, union.count()));
-        Ok(Some((all.count(), steps.collect())))
+        let count = |(start, sketch): (i64, Sketch)| {
+            (start, steps.get(&start).map_or_else(|| sketch.count(), Union::count))
+        };
+        Ok(Some((all.count(), first.into_iter().map(count).collect())))
     }
 
-    /// The rows of a question as a table: `kind` and values of their series, `start` and counts, and `sketch`. Values are
+    /// The rows of a question as a table with these columns of series (`s`) and points (`p`), no more than needed. Values are
     /// bound by [`Database::statement`] in the same order. Points have to meet `and`.
     fn matching(
         &self,
         selection: &Selection<'_>,
         rows: Rows<'_>,
         group: Option<&Group>,
+        columns: &str,
         and: &str,
     ) -> String {
         let query = selection.query;
@@ -329,22 +358,25 @@ impl Database {
             }
             conditions.join(" AND ")
         };
-        if let Rows::Leaders(width) = rows {
+        if let Rows::Leaders(width, most) = rows {
             let [allowed, denied, hits] =
                 ["allowed", "denied", "hits"].map(|column| self.dialect.sum(column));
-            // Each series once, before it is looked up.
+            // If each series is a group, only the largest are looked up.
+            let largest = if query.filters.is_empty() && query.by.len() == query.keys.len() {
+                format!("ORDER BY SUM({}) DESC LIMIT {most}", query.order.column(""))
+            } else {
+                String::new()
+            };
             return format!(
-                "FROM (SELECT s.kind, s.v1, s.v2, s.v3, s.v4, p.allowed, p.denied, p.hits FROM \
-                 (SELECT series, {allowed} AS allowed, {denied} AS denied, {hits} AS hits FROM tidegate_leaders \
-                 WHERE statistic = ? AND width = {} AND start >= ? AND start < ? GROUP BY series) AS p \
+                "FROM (SELECT {columns} FROM (SELECT series, {allowed} AS allowed, {denied} AS denied, {hits} AS hits FROM tidegate_leaders \
+                 WHERE statistic = ? AND width = {} AND start >= ? AND start < ? GROUP BY series {largest}) AS p \
                  JOIN tidegate_series s ON s.id = p.series WHERE {conditions}) AS leaders",
                 width.seconds(),
             );
         }
         let of = |width: i64, from: &str, rest: &str| {
             format!(
-                "SELECT s.kind, s.v1, s.v2, s.v3, s.v4, p.start, p.allowed, p.denied, p.hits, p.sketch \
-                 FROM tidegate_series s JOIN tidegate_points p ON p.series = s.id WHERE {conditions} {and} \
+                "SELECT {columns} FROM tidegate_series s JOIN tidegate_points p ON p.series = s.id WHERE {conditions} {and} \
                  AND p.width = {width} AND p.start >= {from} AND p.start < ? {rest}"
             )
         };
@@ -376,7 +408,7 @@ impl Database {
         group: Option<&Group>,
     ) -> Statement<'static, Any, AnyArguments> {
         let mut statement = sqlx::query(self.dialect.sql(sql));
-        let is_of_leaders = matches!(rows, Rows::Leaders(_));
+        let is_of_leaders = matches!(rows, Rows::Leaders(..));
         if is_of_leaders {
             statement =
                 statement.bind(selection.statistic).bind(selection.from).bind(selection.query.to);
@@ -422,7 +454,7 @@ impl Database {
         match (group, rows) {
             (Some(None), _) => others.map(|id| vec![id]),
             (Some(Some(values)), _) => of_values(values).map(|id| vec![id]),
-            (None, Rows::Leaders(_)) => None,
+            (None, Rows::Leaders(..)) => None,
             (None, _) if query.by.is_empty() => of_values(&[]).map(|id| vec![id]),
             (None, Rows::Points { among: [] }) => None,
             (None, Rows::Points { among }) => {
@@ -445,17 +477,16 @@ impl Database {
 #[derive(Clone, Copy)]
 enum Rows<'a> {
     /// Of these groups alone, and the others; of all, if none are named.
-    Points {
-        among: &'a [Vec<String>],
-    },
-    Leaders(Width),
+    Points { among: &'a [Vec<String>] },
+    /// Of this width, and so many groups.
+    Leaders(Width, usize),
 }
 
 impl<'a> Rows<'a> {
     fn among(self) -> &'a [Vec<String>] {
         match self {
             Rows::Points { among } => among,
-            Rows::Leaders(_) => &[],
+            Rows::Leaders(..) => &[],
         }
     }
 }

@@ -101,7 +101,7 @@ pub(super) async fn leaders_are_few(server: &Server) {
     assert_eq!(leaders(&database).await, [3_201, 3_201, 3_201]);
     let mut thinner = Thinner::new(1);
     while thinner.step(&database, NOW).await.unwrap() != Thinned::All {}
-    assert_eq!(leaders(&database).await, [500, 500, 501]);
+    assert_eq!(leaders(&database).await, [300, 300, 301]);
     let answer = ask(&database, &statistic("s", &["app"], None), "top=1&last=3h").await;
     assert_eq!(sums(&answer)[0].1, counts(100, 0, 0));
 }
