@@ -171,7 +171,7 @@ bench-redis: build build-bench ## Counters that machines share in Redis, beside 
 bench-rls: build build-bench ## Calls of the rate limit service and of FRS; LIMITADOR=path adds that peer
 	@target/release/tidegate-bench rls $(BENCH)
 
-bench-statistics: build-bench ## A day and a year of statistics, and the time of answers about them (twenty minutes)
+bench-statistics: build-bench ## A day and a year of statistics, and the time of answers about them (half an hour)
 	@target/release/tidegate-bench statistics $(BENCH)
 
 bench-store: build-bench ## Decisions of the store, beside governor and a locked HashMap

@@ -54,8 +54,8 @@ enum Suite {
     Redis,
     /// Calls of the rate limit service (beside Limitador if LIMITADOR is its server's path), and FRS
     Rls,
-    /// A day and a year of statistics at the size of an open platform, and the time of answers about them (twenty
-    /// minutes)
+    /// A day and a year of statistics at the size of an open platform, and the time of answers about them (half
+    /// an hour)
     Statistics,
     /// The counter store beside in-memory rate limiters
     Store,
