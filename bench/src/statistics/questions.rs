@@ -10,7 +10,7 @@ use tidegate_statistics::database::Database;
 use tidegate_statistics::respond::respond;
 
 const RANGES: [&str; 6] = ["1h", "1d", "7d", "31d", "366d", "3660d"];
-/// The statistic, and what is asked of it. A popular app, so one with as many rows as there can be.
+/// Name, statistic and parameters of each question. Its app is a popular one, with as many rows as there can be.
 const QUESTIONS: [(&str, &str, &str); 13] = [
     ("all apps", "app-calls", ""),
     ("one app", "app-calls", "app=app-2"),

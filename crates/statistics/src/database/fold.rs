@@ -130,7 +130,7 @@ impl Database {
         Ok(is_full.then(|| Stage::Weighing { left, least: BinaryHeap::new(), extra }))
     }
 
-    /// The requests of each of these series, and its identity. Those of which minutes are kept count twice.
+    /// The requests and the identity of each of these series. Requests whose minutes are kept count twice.
     async fn weigh(&self, ids: &[i64]) -> sqlx::Result<Vec<(i64, i64)>> {
         let mut weighed = Vec::new();
         for chunk in chunks(ids) {

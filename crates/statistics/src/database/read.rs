@@ -473,7 +473,7 @@ impl Database {
     }
 }
 
-/// The rows of which an answer is made.
+/// The rows that make up an answer.
 #[derive(Clone, Copy)]
 enum Rows<'a> {
     /// Of these groups alone, and the others; of all, if none are named.

@@ -10,6 +10,7 @@ use super::thin::{Locked, ROWS};
 use super::{Database, Points};
 use crate::retention::Width;
 use sqlx::{AnyConnection, Row};
+use std::collections::BTreeMap;
 
 /// No identity is that low: it would be one of 2^64.
 pub(super) const NONE: i64 = i64::MIN;
@@ -137,7 +138,7 @@ impl Database {
         series: &mut Vec<i64>,
         condition: &str,
     ) -> sqlx::Result<usize> {
-        let mut counts = std::collections::BTreeMap::new();
+        let mut counts = BTreeMap::new();
         for chunk in chunks(series) {
             let sql = format!(
                 "SELECT series, COUNT(*) FROM tidegate_points WHERE series IN {} AND {condition} GROUP BY series",

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 const VARIABLE: &str = "STATISTICS_TEST_WRITER";
 const APPS: usize = 30;
 
-/// When a part was counted. So hours pass, and are rolled up by whoever lives.
+/// The time of a part. Hours pass from part to part, so each process rolls some of them up.
 fn time(sequence: u64) -> i64 {
     NOW - 20 * 3_600 + 1_200 * sequence.cast_signed()
 }
