@@ -22,6 +22,7 @@ mod store;
 use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
 use report::Row;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tidegate_tests::artifacts;
@@ -122,6 +123,8 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     let results = bench.join(extent.of("results.json", "results.quick.json"));
     let own_dir = bench.join("store");
     let dir = cli.dir.as_deref().unwrap_or(&own_dir);
+    std::fs::create_dir_all(&bench).with_context(|| format!("cannot make {}", bench.display()))?;
+    let _alone = alone(&bench)?;
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     for &suite in Suite::value_variants() {
         if cli.suites.is_empty() || cli.suites.contains(&suite) {
@@ -136,6 +139,21 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     }
     println!("Figures: {}", results.display());
     Ok(())
+}
+
+/// Keeps other runs away as long as it is held: two at once would measure each other.
+fn alone(bench: &Path) -> anyhow::Result<File> {
+    let path = bench.join("lock");
+    let lock = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => {
+            anyhow::bail!("another benchmark is running; its process has locked {}", path.display())
+        }
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
+    }
 }
 
 impl Suite {

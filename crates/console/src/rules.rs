@@ -1,7 +1,7 @@
 //! `/v1/rules`: the rules in force, each with its limits in words and its counts.
 //!
-//! The answer is a list of paths, of which a reader makes a tree. It has at most [`ROWS_MAX`] rules; `find` and `domain` narrow
-//! it, and `order` says which come first.
+//! The answer lists rules by path, at most [`ROWS_MAX`] of them. The console draws the tree. `find` and `domain` narrow the
+//! list, and `order` says which rules come first.
 
 use crate::{Parameter, Response, no_parameter};
 use serde::Serialize;

@@ -23,7 +23,7 @@ pub struct Settings {
     /// Addresses of the rate limit service.
     pub grpc: Vec<Address>,
     pub http: Address,
-    /// What readers of values of requests beyond this machine must show, and whoever changes counters.
+    /// Clients on other machines need it to read values of requests, and all clients to change counters.
     pub http_token: Option<Token>,
     /// TLS of TCP connections to `http`.
     pub http_tls: Option<TlsFiles>,

@@ -235,6 +235,12 @@ impl Query {
         }
     }
 
+    /// Whether each group is one series, as each key is named or grouped by.
+    pub(crate) fn is_by_series(&self) -> bool {
+        let is_named = |key: usize| self.filters.iter().any(|(named, _)| *named == key);
+        (0..self.keys.len()).all(|key| self.by.contains(&key) || is_named(key))
+    }
+
     /// The range, from the beginning of a step.
     pub(crate) fn start(&self, step: Step, calendar: &Calendar) -> i64 {
         step.floor(calendar, self.from)

@@ -1,4 +1,4 @@
-//! Images that the server had when it last told them.
+//! Images as the server had them in its last answer.
 //!
 //! Owns a cache of fixed capacity. It has two generations: when the younger is full, by its images or by their bytes, it
 //! becomes the older. An image that is used moves to the younger. A forgotten image costs its key a second round trip,

@@ -362,15 +362,21 @@ impl Database {
             let [allowed, denied, hits] =
                 ["allowed", "denied", "hits"].map(|column| self.dialect.sum(column));
             // If each series is a group, only the largest are looked up.
-            let largest = if query.filters.is_empty() && query.by.len() == query.keys.len() {
+            let largest = if query.is_by_series() {
                 format!("ORDER BY SUM({}) DESC LIMIT {most}", query.order.column(""))
             } else {
                 String::new()
             };
+            // Series that match are few, so they are found before leaders are added up. All others are of the statistic.
+            let among = if query.filters.is_empty() {
+                String::new()
+            } else {
+                format!("AND series IN (SELECT s.id FROM tidegate_series s WHERE {conditions})")
+            };
             return format!(
                 "FROM (SELECT {columns} FROM (SELECT series, {allowed} AS allowed, {denied} AS denied, {hits} AS hits FROM tidegate_leaders \
-                 WHERE statistic = ? AND width = {} AND start >= ? AND start < ? GROUP BY series {largest}) AS p \
-                 JOIN tidegate_series s ON s.id = p.series WHERE {conditions}) AS leaders",
+                 WHERE statistic = ? AND width = {} AND start >= ? AND start < ? {among} GROUP BY series {largest}) AS p \
+                 JOIN tidegate_series s ON s.id = p.series) AS leaders",
                 width.seconds(),
             );
         }
@@ -420,7 +426,7 @@ impl Database {
                 for id in ids {
                     statement = statement.bind(*id);
                 }
-            } else {
+            } else if !is_of_leaders || !selection.query.filters.is_empty() {
                 statement = statement.bind(selection.statistic);
                 let filters = selection.query.filters.iter().map(|(_, value)| value);
                 let group = group.into_iter().flatten().flatten().take(selection.query.by.len());

@@ -29,6 +29,22 @@ fn parameters_are_a_question() {
     assert_eq!((query.by, query.top, query.step), (vec![1], 10, Some(Step::SixHours)));
 }
 
+/// A key that is both named and grouped by counts once.
+#[test]
+fn a_group_is_one_series_if_each_key_is_named_or_grouped_by() {
+    for (parameters, is_by_series) in [
+        ("by=app,path,top", true),
+        ("by=app&path=/a&key.top=5", true),
+        ("app=web&path=/a&key.top=5", true),
+        ("by=app&app=web&path=/a", false),
+        ("by=app,path&path=/a", false),
+        ("app=web&key.app=web&path=/a", false),
+        ("last=1d", false),
+    ] {
+        assert_eq!(parse(parameters).unwrap().is_by_series(), is_by_series, "{parameters}");
+    }
+}
+
 #[test]
 fn mistakes_are_named() {
     for (parameters, message) in [

@@ -43,13 +43,14 @@ pub(super) async fn the_largest_of_many_series_come_first(server: &Server) {
     let statistic = statistic("s", &["app", "path"], None);
     // 2,000 apps; of those the 20 last ones are ever larger, and the first ones are denied most.
     let hours = 5_u64;
+    // Of the second path there are more than are added up, too.
+    let path = |n: u64| if n.is_multiple_of(4) { "/0" } else { "/1" };
     for hour in 0..hours {
         let points: Vec<_> = (0..2_000_u64)
             .map(|n| {
                 let (large, denied) = (n.saturating_sub(1_979) * 10, 20_u64.saturating_sub(n));
-                let path = format!("/{}", n % 2);
                 let at = NOW - i64::try_from(hour).unwrap() * 3_600 - 60;
-                point("s", at, &[&format!("app-{n:04}"), &path], counts(1 + large, denied, n % 3))
+                point("s", at, &[&format!("app-{n:04}"), path(n)], counts(1 + large, denied, n % 3))
             })
             .collect();
         // In parts, each with large ones and small ones.
@@ -68,19 +69,23 @@ pub(super) async fn the_largest_of_many_series_come_first(server: &Server) {
     for range in ["last=6h", "last=20d", "last=300d"] {
         let answer = ask(&database, &statistic, &format!("top=2&order=denied&{range}")).await;
         let denied = |n: u64| {
-            let name = format!("app-{n:04}|/{}", n % 2);
+            let name = format!("app-{n:04}|{}", path(n));
             (name, counts(hours, hours * (20 - n), hours * (n % 3)))
         };
         assert_eq!(sums(&answer), [denied(0), denied(1)], "{range}");
     }
-    // The leaders of a path with half of the apps are among those of all.
-    let answer = ask(&database, &statistic, "path=/1&by=app&top=2&last=6h").await;
-    assert_eq!(sums(&answer), [large(1_999), large(1_997)]);
+    // The leaders of a path with most of the apps are among those of all.
+    for range in ["last=6h", "last=20d", "last=300d"] {
+        let question = format!("path=/1&by=app&top=4&{range}");
+        let answer = ask(&database, &statistic, &question).await;
+        assert_eq!(sums(&answer), [1_999, 1_998, 1_997, 1_995].map(large), "{range}");
+        assert!(answer.has_more, "{range}");
+    }
     // Groups of two paths are fewer than leaders can tell apart, so all series are added up.
     let answer = ask(&database, &statistic, "by=path&last=6h&order=hits").await;
-    let halves: Vec<_> = sums(&answer).into_iter().map(|(path, of)| (path, of.hits)).collect();
-    let hits = |half: u64| (0..2_000).filter(|n| n % 2 == half).map(|n| n % 3).sum::<u64>() * hours;
-    assert_eq!(halves, [("/1".to_owned(), hits(1)), ("/0".to_owned(), hits(0))]);
+    let found: Vec<_> = sums(&answer).into_iter().map(|(path, of)| (path, of.hits)).collect();
+    let hits = |of: &str| (0..2_000).filter(|n| path(*n) == of).map(|n| n % 3).sum::<u64>() * hours;
+    assert_eq!(found, ["/1", "/0"].map(|path| (path.to_owned(), hits(path))));
 }
 
 /// What is far behind is no leader for long, and what ended long ago has none for each hour.
