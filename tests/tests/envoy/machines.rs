@@ -29,8 +29,36 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// What is left of a minute when a load begins.
 const ROOM: Duration = Duration::from_secs(50);
 
+/// When the minute of the limit begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Window {
+    Aligned,
+    /// With the first hit of a client, so that a load begins at once.
+    FirstHit,
+}
+
+impl Window {
+    fn rate_limit(self) -> String {
+        match self {
+            Window::Aligned => format!("{{ unit: minute, requests_per_unit: {LIMIT} }}"),
+            Window::FirstHit => {
+                format!("{{ requests: {LIMIT}, period: 1m, algorithm: first_hit_window }}")
+            }
+        }
+    }
+
+    /// How long a load that begins now may take, at most.
+    fn room(self) -> Duration {
+        match self {
+            Window::Aligned => wait::left_in_window(MINUTE),
+            Window::FirstHit => MINUTE,
+        }
+    }
+}
+
 /// Three machines and their Redis. The first machine reaches it by a proxy.
 struct Machines {
+    window: Window,
     redis: Redis,
     proxy: Proxy,
     stacks: Vec<Stack>,
@@ -39,12 +67,12 @@ struct Machines {
 
 impl Machines {
     /// None if there is no Redis here.
-    async fn start() -> anyhow::Result<Option<Machines>> {
+    async fn start(window: Window) -> anyhow::Result<Option<Machines>> {
         let Some(programs) = RedisPrograms::find()? else { return Ok(None) };
         let dir = TempDir::new()?;
         let redis = Redis::start(&programs, dir.path(), RedisOptions::default()).await?;
         let proxy = Proxy::start(SocketAddr::from((Ipv4Addr::LOCALHOST, redis.port))).await?;
-        let limits = limits(&format!("{{ unit: minute, requests_per_unit: {LIMIT} }}"));
+        let limits = limits(&window.rate_limit());
         let plugin = plugin_with("/failure_mode", json!("deny"));
         let mut stacks = Vec::new();
         for address in [proxy.address.to_string(), redis.address(), redis.address()] {
@@ -56,7 +84,7 @@ impl Machines {
                 Plan { envoys: 2, flags: &flags, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
             stacks.push(plan.start().await?);
         }
-        Ok(Some(Machines { redis, proxy, stacks, _dir: dir }))
+        Ok(Some(Machines { window, redis, proxy, stacks, _dir: dir }))
     }
 
     /// The requests that have passed.
@@ -66,7 +94,9 @@ impl Machines {
 
     /// Begins the requests of a client, in a minute with room for them.
     async fn load(&self, client: &str) -> anyhow::Result<Running> {
-        wait::for_room_in_window(MINUTE, ROOM).await?;
+        if self.window == Window::Aligned {
+            wait::for_room_in_window(MINUTE, ROOM).await?;
+        }
         let targets = self.stacks.iter().flat_map(Stack::addresses).collect();
         let load = Load::of_one_client(targets, client, REQUESTS);
         Ok(Load { connections: 48, pace: Pace::Open(RATE), ..load }.start())
@@ -90,7 +120,7 @@ async fn admitted(
     for attempt in 1..=3 {
         let before = machines.served();
         let load = machines.load(&format!("client-{attempt}")).await?;
-        let room = wait::left_in_window(MINUTE);
+        let room = machines.window.room();
         machines.are_under_way(before).await?;
         let has_room = machines.served() - before < LIMIT;
         fault(machines).await?;
@@ -107,7 +137,7 @@ async fn admitted(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn machines_admit_a_limit_once_and_use_it_up() -> anyhow::Result<()> {
-    let Some(mut machines) = Machines::start().await? else { return Ok(()) };
+    let Some(mut machines) = Machines::start(Window::Aligned).await? else { return Ok(()) };
     let allowed = admitted(&mut machines, async |_| Ok(())).await?;
     ensure!((LIMIT - UNUSED_MAX..=LIMIT).contains(&allowed), "{allowed} of {LIMIT}");
     Ok(())
@@ -115,7 +145,7 @@ async fn machines_admit_a_limit_once_and_use_it_up() -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_sidecar_opens_no_limit_of_machines() -> anyhow::Result<()> {
-    let Some(mut machines) = Machines::start().await? else { return Ok(()) };
+    let Some(mut machines) = Machines::start(Window::FirstHit).await? else { return Ok(()) };
     let kill = async |machines: &mut Machines| {
         let sidecar = &mut machines.stacks[0].sidecar;
         sidecar.kill().await?;
@@ -128,7 +158,7 @@ async fn a_killed_sidecar_opens_no_limit_of_machines() -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_stands_still_opens_no_limit_of_machines() -> anyhow::Result<()> {
-    let Some(mut machines) = Machines::start().await? else { return Ok(()) };
+    let Some(mut machines) = Machines::start(Window::FirstHit).await? else { return Ok(()) };
     let stop = async |machines: &mut Machines| {
         machines.redis.process.freeze().await?;
         // The length of the fault, and no wait for anything.
@@ -142,7 +172,7 @@ async fn a_redis_that_stands_still_opens_no_limit_of_machines() -> anyhow::Resul
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_apart_from_redis_opens_no_limit() -> anyhow::Result<()> {
-    let Some(mut machines) = Machines::start().await? else { return Ok(()) };
+    let Some(mut machines) = Machines::start(Window::FirstHit).await? else { return Ok(()) };
     let part = async |machines: &mut Machines| {
         machines.proxy.silence();
         // The length of the fault, and no wait for anything.
