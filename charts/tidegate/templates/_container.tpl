@@ -33,6 +33,25 @@ args:
   - --tls-client-name={{ . }}
   {{- end }}
   {{- end }}
+  {{- with .Values.http }}
+  {{- if .tokenSecret }}
+  - --http-token-file=/http-token/token
+  {{- end }}
+  {{- if .tlsSecret }}
+  - --http-tls-cert=/http-tls/tls.crt
+  - --http-tls-key=/http-tls/tls.key
+  {{- if .clientCa }}
+  - --http-tls-client-ca=/http-tls/ca.crt
+  {{- end }}
+  {{- range .clientNames }}
+  - --http-tls-client-name={{ . }}
+  {{- end }}
+  {{- end }}
+  {{- if not .console }}
+  - --console=off
+  {{- end }}
+  {{- end }}
+  - --statistics-timezone={{ .Values.statistics.timezone }}
   {{- with .Values.authority }}
   {{- if .url }}
   - --authority={{ .url }}
@@ -50,20 +69,30 @@ args:
   {{- range .Values.extraArgs }}
   - {{ . | quote }}
   {{- end }}
-{{- with .Values.extraEnv }}
-env: {{- toYaml . | nindent 2 }}
+{{- $database := .Values.statistics.existingSecret }}
+{{- if or $database .Values.extraEnv }}
+env:
+  {{- if $database }}
+  # It has a password.
+  - name: TIDEGATE_STATISTICS
+    valueFrom: { secretKeyRef: { name: {{ $database }}, key: url } }
+  {{- end }}
+  {{- with .Values.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
 ports:
   {{- if $deployment }}
   - { name: grpc-rls, containerPort: 8081 }
   {{- end }}
   - { name: http, containerPort: 8080 }
+{{- $scheme := ternary "HTTPS" "HTTP" (ne .Values.http.tlsSecret "") }}
 startupProbe:
-  httpGet: { path: /healthcheck, port: http }
+  httpGet: { path: /healthcheck, port: http, scheme: {{ $scheme }} }
   periodSeconds: 1
   failureThreshold: 60
 readinessProbe:
-  httpGet: { path: /healthcheck, port: http }
+  httpGet: { path: /healthcheck, port: http, scheme: {{ $scheme }} }
   periodSeconds: 2
 livenessProbe:
   tcpSocket: { port: http }
@@ -93,6 +122,15 @@ volumeMounts:
   {{- end }}
   {{- if .Values.tls.existingSecret }}
   - { name: tls, mountPath: /tls, readOnly: true }
+  {{- end }}
+  {{- if .Values.http.tokenSecret }}
+  - { name: http-token, mountPath: /http-token, readOnly: true }
+  {{- end }}
+  {{- if .Values.http.tlsSecret }}
+  - { name: http-tls, mountPath: /http-tls, readOnly: true }
+  {{- end }}
+  {{- if and .Values.statistics.existingSecret .Values.statistics.hasCa }}
+  - { name: statistics, mountPath: /statistics, readOnly: true }
   {{- end }}
   {{- if and .Values.authority.url .Values.authority.existingSecret }}
   - { name: authority, mountPath: /authority, readOnly: true }

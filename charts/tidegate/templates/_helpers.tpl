@@ -75,6 +75,20 @@ outbound|8081||{{ include "tidegate.host" . }}
 {{- if and .Values.tls.existingSecret (ne .Values.shape "deployment") -}}
 {{- fail "tls.existingSecret is for `shape: deployment`: a Unix socket has no TLS" -}}
 {{- end -}}
+{{- if and (or .Values.tls.clientCa .Values.tls.clientNames) (not .Values.tls.existingSecret) -}}
+{{- fail "tls.clientCa and tls.clientNames need tls.existingSecret: without TLS nobody shows a certificate" -}}
+{{- end -}}
+{{- if and (or .Values.http.clientCa .Values.http.clientNames) (not .Values.http.tlsSecret) -}}
+{{- fail "http.clientCa and http.clientNames need http.tlsSecret: without TLS nobody shows a certificate" -}}
+{{- end -}}
+{{- range $name, $port := dict "tls" .Values.tls "http" .Values.http -}}
+{{- if and $port.clientNames (not $port.clientCa) -}}
+{{- fail (printf "%s.clientNames needs %s.clientCa: nobody asks for a certificate without it" $name $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.statistics.hasCa (not .Values.statistics.existingSecret) -}}
+{{- fail "statistics.hasCa needs statistics.existingSecret" -}}
+{{- end -}}
 {{- if and .Values.istio.filter.selector .Values.istio.filter.targetRefs -}}
 {{- fail "istio.filter.selector and istio.filter.targetRefs exclude each other" -}}
 {{- end -}}

@@ -12,6 +12,8 @@ use tokio::process::Command;
 const EVERYTHING: &str = "tls.existingSecret=tls,tls.clientCa=true,tls.clientNames={envoy.example.com},\
     podDisruptionBudget.enabled=true,networkPolicy.enabled=true,serviceMonitor.enabled=true,dashboard.enabled=true,\
     prometheusRule.enabled=true,\
+    http.tokenSecret=token,http.tlsSecret=http,http.clientCa=true,http.clientNames={ops.example.com},http.console=false,\
+    statistics.existingSecret=database,statistics.hasCa=true,statistics.timezone=Europe/Berlin,\
     istio.enabled=true,istio.filter.enabled=true,istio.filter.selector.matchLabels.app=shop,\
     counters.capacity=50000,extraArgs={--count-denied}";
 const SHARED: &str = "authority.url=rediss://redis.example.com:6379,authority.user=tidegate,\
@@ -79,7 +81,15 @@ async fn the_chart_renders_valid_manifests_in_each_shape() -> anyhow::Result<()>
 
 #[tokio::test]
 async fn values_that_would_loosen_limits_or_have_no_effect_are_refused() -> anyhow::Result<()> {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 14] = [
+        (&["tls.clientCa=true"], "need tls.existingSecret"),
+        (&["http.clientCa=true"], "need http.tlsSecret"),
+        (
+            &["http.tlsSecret=http", "http.clientNames={ops}"],
+            "http.clientNames needs http.clientCa",
+        ),
+        (&["tls.existingSecret=tls", "tls.clientNames={a}"], "tls.clientNames needs tls.clientCa"),
+        (&["statistics.hasCa=true"], "statistics.hasCa needs statistics.existingSecret"),
         (&["replicas=2"], "several replicas need authority.url"),
         (&["autoscaling.enabled=true"], "several replicas need authority.url"),
         (
@@ -114,6 +124,62 @@ async fn the_program_takes_the_arguments_of_the_chart() -> anyhow::Result<()> {
             let flag = argument.split('=').next().context("a flag")?;
             ensure!(flag == "serve" || help.contains(&format!(" {flag}")), "{flag} is no flag");
         }
+    }
+    Ok(())
+}
+
+/// Symptom: as a DaemonSet, the service could not read the password of its authority. Cause: files of Secrets belong to root
+/// and the group of the Pod, and only the Deployment had one.
+#[tokio::test]
+async fn the_user_of_the_container_reads_its_secrets() -> anyhow::Result<()> {
+    for (shape, kind) in [("deployment", "Deployment"), ("daemonset", "DaemonSet")] {
+        let shape = format!("shape={shape}");
+        let secrets = "http.tokenSecret=token,http.tlsSecret=http,statistics.existingSecret=database,statistics.hasCa=true";
+        let values =
+            [&shape, secrets, "authority.url=redis://redis:6379", "authority.existingSecret=redis"];
+        let manifests = Manifests::parse(&rendered(&values).await?)?;
+        let pod = &manifests.of(kind).next().context(kind)?["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        let group = &container["securityContext"]["runAsGroup"];
+        ensure!(group.is_u64() && pod["securityContext"]["fsGroup"] == *group, "{pod}");
+        let list = |list: &Value| list.as_array().cloned().context("a list");
+        let names = |list: &[Value]| -> BTreeSet<String> {
+            list.iter().filter_map(|item| item["name"].as_str().map(str::to_owned)).collect()
+        };
+        let volumes = list(&pod["volumes"])?;
+        ensure!(names(&volumes) == names(&list(&container["volumeMounts"])?), "{pod}");
+        let secrets: Vec<_> =
+            volumes.iter().filter(|volume| volume["secret"].is_object()).collect();
+        // `0440`: octal in the YAML of Kubernetes, and not in that of this test.
+        let mode = |volume: &Value| volume["secret"]["defaultMode"].as_f64();
+        let is_for_group = |volume: &&Value| mode(volume) == Some(440.0);
+        ensure!(secrets.len() == 4 && secrets.iter().all(is_for_group), "{secrets:?}");
+        // The password of the database is in no argument.
+        let variables = list(&container["env"])?;
+        let from = &variables[0]["valueFrom"]["secretKeyRef"];
+        ensure!(
+            variables[0]["name"] == "TIDEGATE_STATISTICS" && from["name"] == "database",
+            "{pod}"
+        );
+    }
+    Ok(())
+}
+
+/// Probes and Prometheus speak TLS where the port does.
+#[tokio::test]
+async fn probes_use_the_scheme_of_the_port() -> anyhow::Result<()> {
+    for (value, probe, metrics) in
+        [("http.tlsSecret=", "HTTP", Value::Null), ("http.tlsSecret=http", "HTTPS", "https".into())]
+    {
+        let manifests =
+            Manifests::parse(&rendered(&[value, "serviceMonitor.enabled=true"]).await?)?;
+        let deployment = manifests.of("Deployment").next().context("no Deployment")?;
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        for name in ["startupProbe", "readinessProbe"] {
+            ensure!(container[name]["httpGet"]["scheme"] == probe, "{name}: {container}");
+        }
+        let monitor = manifests.of("ServiceMonitor").next().context("no ServiceMonitor")?;
+        ensure!(monitor["spec"]["endpoints"][0]["scheme"] == metrics, "{monitor}");
     }
     Ok(())
 }
