@@ -162,7 +162,7 @@ impl Database {
             .after_connect(move |connection, _| Box::pin(set_up_reader(connection, dialect)))
             .connect_lazy_with(options.clone());
         let pool = pool(WRITERS)
-            .after_connect(move |connection, _| Box::pin(set_up(connection, dialect)))
+            .after_connect(move |connection, _| Box::pin(set_up_writer(connection, dialect)))
             .connect_lazy_with(options);
         let seed = seed.cast_unsigned();
         Ok(Database { pool, readers, dialect, settings, seed, known: Mutex::default() })
@@ -230,6 +230,14 @@ async fn check_encoding(connection: &mut AnyConnection) -> sqlx::Result<Result<(
     // The second takes any bytes as they are.
     let takes_all = ["UTF8", "SQL_ASCII"].contains(&encoding.as_str());
     Ok(if takes_all { Ok(()) } else { Err(DatabaseError::Encoding(encoding)) })
+}
+
+async fn set_up_writer(connection: &mut AnyConnection, dialect: Dialect) -> sqlx::Result<()> {
+    set_up(connection, dialect).await?;
+    for setting in dialect.writer_settings() {
+        connection.execute(*setting).await?;
+    }
+    Ok(())
 }
 
 /// Settings of a connection for answers: it changes nothing, and a statement ends soon after its answer is given up.

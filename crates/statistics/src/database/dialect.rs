@@ -156,6 +156,16 @@ impl Dialect {
         }
     }
 
+    /// Settings of connections that write. The rows of a part are in as many pages as it has series, so with SQLite's own cache
+    /// of 2 MB some pages are written twice, and with a log of 4 MB each part waits for a checkpoint.
+    pub(super) fn writer_settings(self) -> &'static [&'static str] {
+        match self {
+            // 8 MiB, and 8,000 pages of 4 KiB.
+            Dialect::Sqlite => &["PRAGMA cache_size = -8192", "PRAGMA wal_autocheckpoint = 8000"],
+            Dialect::Postgres | Dialect::Mysql => &[],
+        }
+    }
+
     /// Settings of connections for answers; the first that the server knows counts.
     pub(super) fn reader_settings(self) -> &'static [&'static str] {
         match self {
