@@ -367,7 +367,8 @@ impl Database {
             } else {
                 String::new()
             };
-            // Series that match are few, so they are found before leaders are added up. All others are of the statistic.
+            // Series that match a filter are few, so they are found before leaders are added up. Without a filter no condition is
+            // needed: a condition on the statistic would have SQLite scan all its series.
             let among = if query.filters.is_empty() {
                 String::new()
             } else {
