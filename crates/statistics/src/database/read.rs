@@ -222,11 +222,8 @@ impl Database {
         };
         let sums = self.sums();
         let names: String = columns.iter().map(|column| format!("{column}, ")).collect();
-        let inner = ["s.kind".to_owned()].into_iter();
-        let inner = inner.chain(columns.iter().map(|column| format!("s.{column}")));
-        let inner: String = inner.map(|column| format!("{column}, ")).collect();
-        let inner = inner + COUNTS;
-        let from = self.matching(selection, rows, None, &inner, "");
+        let values: String = columns.iter().map(|column| format!("s.{column}, ")).collect();
+        let from = self.matching(selection, rows, None, &format!("s.kind, {values}{COUNTS}"), "");
         let sql = format!(
             "SELECT {sums}, CAST({kind} AS {}), {names}1 {from} {grouped} HAVING COUNT(*) > 0 {order} LIMIT {most}",
             self.integer(),
@@ -359,27 +356,7 @@ impl Database {
             conditions.join(" AND ")
         };
         if let Rows::Leaders(width, most) = rows {
-            let [allowed, denied, hits] =
-                ["allowed", "denied", "hits"].map(|column| self.dialect.sum(column));
-            // If each series is a group, only the largest are looked up.
-            let largest = if query.is_by_series() {
-                format!("ORDER BY SUM({}) DESC LIMIT {most}", query.order.column(""))
-            } else {
-                String::new()
-            };
-            // Series that match a filter are few, so they are found before leaders are added up. Without a filter no condition is
-            // needed: a condition on the statistic would have SQLite scan all its series.
-            let among = if query.filters.is_empty() {
-                String::new()
-            } else {
-                format!("AND series IN (SELECT s.id FROM tidegate_series s WHERE {conditions})")
-            };
-            return format!(
-                "FROM (SELECT {columns} FROM (SELECT series, {allowed} AS allowed, {denied} AS denied, {hits} AS hits FROM tidegate_leaders \
-                 WHERE statistic = ? AND width = {} AND start >= ? AND start < ? {among} GROUP BY series {largest}) AS p \
-                 JOIN tidegate_series s ON s.id = p.series) AS leaders",
-                width.seconds(),
-            );
+            return self.leading(query, (width, most), columns, &conditions);
         }
         let of = |width: i64, from: &str, rest: &str| {
             format!(
@@ -403,6 +380,37 @@ impl Database {
             "FROM ({} UNION ALL {}) AS points",
             of(selection.width.seconds(), "?", ""),
             of(60, &not_rolled, &rest)
+        )
+    }
+
+    /// The leaders of a width as a table with these columns of series (`s`) and leaders (`p`).
+    fn leading(
+        &self,
+        query: &Query,
+        (width, most): (Width, usize),
+        columns: &str,
+        conditions: &str,
+    ) -> String {
+        let [allowed, denied, hits] =
+            ["allowed", "denied", "hits"].map(|column| self.dialect.sum(column));
+        // If each series is a group, only the largest are looked up.
+        let largest = if query.is_by_series() {
+            format!("ORDER BY SUM({}) DESC LIMIT {most}", query.order.column(""))
+        } else {
+            String::new()
+        };
+        // Series that match a filter are few, so they are found before leaders are added up. Without a filter no condition is
+        // needed: a condition on the statistic would have SQLite scan all its series.
+        let among = if query.filters.is_empty() {
+            String::new()
+        } else {
+            format!("AND series IN (SELECT s.id FROM tidegate_series s WHERE {conditions})")
+        };
+        format!(
+            "FROM (SELECT {columns} FROM (SELECT series, {allowed} AS allowed, {denied} AS denied, {hits} AS hits FROM tidegate_leaders \
+             WHERE statistic = ? AND width = {} AND start >= ? AND start < ? {among} GROUP BY series {largest}) AS p \
+             JOIN tidegate_series s ON s.id = p.series) AS leaders",
+            width.seconds(),
         )
     }
 
