@@ -129,7 +129,7 @@ volumeMounts:
   {{- if .Values.http.tlsSecret }}
   - { name: http-tls, mountPath: /http-tls, readOnly: true }
   {{- end }}
-  {{- if and .Values.statistics.existingSecret .Values.statistics.hasCa }}
+  {{- if .Values.statistics.hasCa }}
   - { name: statistics, mountPath: /statistics, readOnly: true }
   {{- end }}
   {{- if and .Values.authority.url .Values.authority.existingSecret }}

@@ -70,16 +70,13 @@ async fn burst_while_fed(
     for _ in 0..5 {
         let stack = start(&defaults("allow"), workers).await?;
         let burst = Burst::of_one_client(stack.envoy.address, "a", REQUESTS);
-        let processes = [&stack.sidecar.process, &stack.envoy.process];
-        let starved = || -> anyhow::Result<Vec<Duration>> {
-            processes.iter().map(|process| process.starved()).collect()
+        let starved = || -> anyhow::Result<Duration> {
+            Ok(stack.sidecar.process.starved()? + stack.envoy.process.starved()?)
         };
         let before = starved()?;
         let outcome = Burst { path: path.to_owned(), protocol, ..burst }.run().await?;
-        let starved: Vec<Duration> =
-            starved()?.iter().zip(before).map(|(now, before)| now.saturating_sub(before)).collect();
+        let starved = starved()?.saturating_sub(before);
         println!("{workers} workers, {path}, {protocol:?}, without a processor for {starved:?}");
-        let starved: Duration = starved.iter().sum();
         all_answered(&stack, &outcome, &[passed, 429, 503]).await?;
         let failed = stack.envoy.filter_stat("failure_allowed").await?;
         if failed == 0 {
