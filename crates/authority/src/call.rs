@@ -1,7 +1,7 @@
 //! One message of the rate limit protocol, answered: an ask, an ask for leases, a debit, or a return of tokens.
 
 use crate::authority::Authority;
-use crate::counters::{Answers, Patience, Undecided, wait};
+use crate::counters::{Answers, Patience, Undecided, at_once};
 use tidegate_core::{
     Answer, DebitRequest, Descriptor, Direction, LeaseRequest, LeaseReturn, Report, Request,
     Timestamp,
@@ -71,27 +71,30 @@ impl Authority {
         now: impl FnOnce() -> Timestamp,
     ) -> Result<Option<(&'r Request, Answer)>, CallError> {
         let (request, report) = reader.read_with_report(message)?;
-        let (ask, at_once) = (Ask::read(request, value_of)?, Patience::AtOnce);
+        let (ask, patience) = (Ask::read(request, value_of)?, Patience::AtOnce);
         if self.counters.answers() == Answers::Later {
             return Ok(None);
         }
         let now = now();
-        if let Some(report) = report {
-            wait(self.count_report(&request.domain, &report, now));
+        if let Some(report) = report
+            && at_once(self.count_report(&request.domain, &report, now)).is_none()
+        {
+            return Ok(None);
         }
+        // Each of these is one update, so one that does not end at once has not changed anything.
         let answer = match &ask {
-            Ask::Decision => wait(self.decide_within(at_once, request, now)),
-            Ask::Lease(ask) => wait(self.decide_leasing_within(at_once, request, ask, now)),
+            Ask::Decision => at_once(self.decide_within(patience, request, now)),
+            Ask::Lease(ask) => at_once(self.decide_leasing_within(patience, request, ask, now)),
             Ask::Debit(debit, lease) => {
-                wait(self.debit_within(at_once, request, debit, lease.as_ref(), now))
+                at_once(self.debit_within(patience, request, debit, lease.as_ref(), now))
             }
             // Tokens return to the local counters, which have them.
-            Ask::Return(back) => wait(self.return_tokens(request, back, now)),
+            Ask::Return(back) => at_once(self.return_tokens(request, back, now)),
         };
         match answer {
-            Ok(answer) => Ok(Some((request, answer))),
-            Err(Undecided::WouldWait) => Ok(None),
-            Err(error) => Err(error.into()),
+            Some(Ok(answer)) => Ok(Some((request, answer))),
+            None | Some(Err(Undecided::WouldWait)) => Ok(None),
+            Some(Err(error)) => Err(error.into()),
         }
     }
 
@@ -106,8 +109,9 @@ impl Authority {
     ) -> Result<Answer, Undecided> {
         // Each future is some kilobytes, which would be moved with that of the caller.
         if let Some(report) = report
-            && self.counters.answers() == Answers::Later
+            && self.counters.answers().may_come_later()
         {
+            // One that was counted above is known by its number.
             Box::pin(self.count_report(&request.domain, report, now)).await;
         }
         match ask {

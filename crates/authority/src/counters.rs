@@ -104,8 +104,19 @@ pub trait Counters: Send + Sync {
 pub enum Answers {
     /// Within the call: every update is [`Updating::Done`].
     AtOnce,
+    /// Within the call, unless a counter has to be brought from elsewhere first. An update whose future pends has not run,
+    /// and does not run unless it is polled again.
+    MostlyAtOnce,
     /// The answer may come from another thread.
     Later,
+}
+
+impl Answers {
+    /// Whether a caller may have to wait for an answer.
+    #[must_use]
+    pub fn may_come_later(self) -> bool {
+        self != Answers::AtOnce
+    }
 }
 
 /// The keys that one update may have.
@@ -176,6 +187,14 @@ impl Counters for Cluster {
     ) -> Updating<'u> {
         let updated = self.update_many(keys, now.as_nanos(), |entries| update(entries));
         Updating::Done(updated.map_err(Undecided::Store))
+    }
+}
+
+/// The output of `operation` if it ends when it is polled once. Otherwise the operation is dropped.
+pub(crate) fn at_once<F: Future>(operation: F) -> Option<F::Output> {
+    match pin!(operation).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
     }
 }
 

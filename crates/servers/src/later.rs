@@ -75,7 +75,7 @@ pub(crate) async fn complete<T: Send + 'static>(
 ) -> Result<T, Unfinished> {
     match shared.authority.answers() {
         Answers::AtOnce => Ok(operation.await),
-        Answers::Later => {
+        Answers::MostlyAtOnce | Answers::Later => {
             let bytes = body_bytes.saturating_mul(BYTES_PER_BODY_BYTE);
             let permit = budget.take(bytes).ok_or(Unfinished::Overloaded)?;
             let overload = shared.overload.clone();

@@ -19,14 +19,15 @@ mod update;
 use crate::entry::{Entry, EntryMut, nanos, secs_down};
 use crate::error::{OpenError, UpdateError};
 use crate::format::node::{NARROW_WORDS, STATE, expires_secs};
-use crate::format::{Class, Geometry, Key, StoredKey};
+use crate::format::{Class, Geometry, Key, StoredKey, io_error};
 use crate::inspect::{Occupancy, facts};
-use crate::memory::control::clock_words;
+use crate::memory::control::{PASS, clock_words, word};
 use crate::memory::region::prefetch;
 use crate::memory::sync::{get, put, swap_if};
 use crate::memory::{ClassMemory, KeyNode, Memory, Slots};
 use crate::open::{self, ClusterFiles, Opened};
 use crate::options::{Eviction, Options};
+use crate::shared_words::SharedWords;
 use crate::snapshot::SyncReport;
 use crate::transaction::{Change, Lookup, Transaction, free_expired};
 use crate::writers::backoff::MAINTENANCE_WAIT_MAX;
@@ -206,6 +207,46 @@ impl Cluster {
             self.synced_millis.store(millis, Ordering::Relaxed);
         }
         synced
+    }
+
+    /// Distinguishes this cluster from all others. A copy of its directory has the same.
+    #[must_use]
+    pub fn id(&self) -> u128 {
+        self.memory.info.cluster
+    }
+
+    /// The number of the last complete snapshot pass, of any process. Each is larger than the one before.
+    #[must_use]
+    pub fn completed_pass(&self) -> u64 {
+        get(word(&self.memory.control, PASS))
+    }
+
+    /// Words that the processes of this cluster have in common beside its nodes, under a name. They are zero in new
+    /// memory, live as long as the memory, and are in no snapshot. Of processes that ask for different numbers of words,
+    /// the first decides.
+    ///
+    /// ```
+    /// use tidegate_store::{Cluster, Geometry, Options};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let cluster = Cluster::open(dir.path(), &Options::narrow(Geometry::by_capacity(1000, 0.8)?))?;
+    /// let words = cluster.shared_words("marks", 1024)?;
+    /// words.set_bits(7, 0b101);
+    /// assert_eq!(cluster.shared_words("marks", 1024)?.get(7), 0b101);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses the file or its memory.
+    pub fn shared_words(&self, name: &str, words: usize) -> Result<SharedWords, OpenError> {
+        match &self.files {
+            Some(files) => files.shared_words(name, words),
+            None => {
+                let place = Path::new("the memory of this process");
+                SharedWords::private(words).map_err(io_error("allocate", place))
+            }
+        }
     }
 
     /// How long ago this process last completed [`Cluster::sync`], or opened the cluster.

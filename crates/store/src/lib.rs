@@ -26,6 +26,7 @@ mod inspect;
 mod memory;
 mod open;
 mod options;
+mod shared_words;
 mod snapshot;
 mod transaction;
 mod writers;
@@ -41,6 +42,7 @@ pub use inspect::{
     EntryCounts, Findings, Flaw, FlawKind, LockHolder, Occupancy, Process, RangeStats, View,
 };
 pub use options::{AfterLoss, Eviction, Options, default_memory_dir};
+pub use shared_words::SharedWords;
 pub use snapshot::SyncReport;
 pub use writers::slot::KEYS_MAX as UPDATE_KEYS_MAX;
 pub use writers::{Stats, StuckProcess, blocked_in_this_thread};

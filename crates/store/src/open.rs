@@ -27,6 +27,7 @@ use crate::format::{Access, ClusterInfo, FileSet, Role, files, io_error};
 use crate::memory::Memory;
 use crate::memory::control::PROCESSES_MAX;
 use crate::options::{AfterLoss, Options, default_memory_dir};
+use crate::shared_words::SharedWords;
 use crate::snapshot::{SNAPSHOT_DIR, Snapshot};
 use crate::writers::liveness::{LivenessLock, LivenessLocks};
 use crate::writers::recovery::recover;
@@ -74,6 +75,13 @@ impl ClusterFiles {
     /// The same for the memory alone.
     pub(crate) fn check_memory(&self, memory: &Memory) -> io::Result<()> {
         segment::check(&self.memory, memory, Access::Write)
+    }
+
+    /// Words beside the nodes: see [`crate::Cluster::shared_words`].
+    pub(crate) fn shared_words(&self, name: &str, words: usize) -> Result<SharedWords, OpenError> {
+        let _lock = acquire_open_lock(&self.dir)?;
+        let give = |path: &Path| self.snapshot.give_to_owner(path);
+        SharedWords::open(&self.memory.dir, name, words, give)
     }
 
     /// Removes the memory if no other process has it and `save` has put everything into the snapshot. Does

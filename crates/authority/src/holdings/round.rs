@@ -145,6 +145,10 @@ impl<'p> Round<'p> {
         updated: Result<(), Undecided>,
     ) -> Result<Next, Undecided> {
         match (site.kind, updated) {
+            (Kind::Local, Err(error @ Undecided::Unreachable { .. })) => {
+                // A client sends a debit again.
+                if self.takes == Takes::Each { Err(error) } else { Ok(Next::Without) }
+            }
             (Kind::Local, updated) => updated.map(|()| Next::Done),
             (Kind::Shared(holdings), updated) => self.after_direct(holdings, plan, updated),
             (Kind::Holdings(holdings, _), updated) => {

@@ -17,7 +17,7 @@ use super::update::{Run, Verdicts};
 use crate::answer::Decided;
 use crate::applied::{MatchedLimits, Replaced, match_streams};
 use crate::authority::Authority;
-use crate::counters::{Answers, Patience, Undecided};
+use crate::counters::{Patience, Undecided};
 use crate::holdings::{Round, Site, Takes};
 use crate::in_force::LimitsInForce;
 use crate::outcome::Passing;
@@ -119,13 +119,16 @@ impl Authority {
         let matched = match_streams(&limits.rules, request, &debit.streams);
         self.check_domain(&limits, request, &matched)?;
         let call = Call { limits: &limits, debit, lease, patience, now };
-        match self.count(&call, request, &matched, Part::All).await {
-            Ok(Some(answer)) => return Ok(answer),
-            Ok(None) => {}
-            // Some would be counted before others have to wait.
-            Err(_) if patience == Patience::AtOnce && self.answers() == Answers::Later => {
-                return Err(Undecided::WouldWait);
-            }
+        let made = self.count(&call, request, &matched, Part::All).await;
+        if let Ok(Some(answer)) = made {
+            return Ok(answer);
+        }
+        // Some would be counted before others have to wait.
+        if patience == Patience::AtOnce && self.answers().may_come_later() {
+            return Err(Undecided::WouldWait);
+        }
+        match made {
+            Ok(_) => {}
             // Descriptors with counters in many parts are too many keys together, but not one by one.
             Err(error) if error.is_too_large() && request.descriptors.len() > 1 => {}
             Err(error) => return Err(error),

@@ -214,7 +214,7 @@ impl Service {
             Grouping::Each => {
                 let until = match self.shared.authority.answers() {
                     Answers::AtOnce => None,
-                    Answers::Later => Some(Instant::now() + ITEMS_TIME_MAX),
+                    Answers::MostlyAtOnce | Answers::Later => Some(Instant::now() + ITEMS_TIME_MAX),
                 };
                 self.execute_each(command, &body.items, until).await
             }

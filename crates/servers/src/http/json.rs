@@ -124,7 +124,7 @@ async fn answer_in_time<M: MetricsPage>(
             };
             aside(permit, work).await
         }
-        Answers::Later => {
+        Answers::MostlyAtOnce | Answers::Later => {
             let answer = async move {
                 let answer = decide_aside(&own, body, permit, &mut span).await;
                 page_of(&own, answer, span)

@@ -1,0 +1,129 @@
+//! Words beside the nodes, which all processes of a cluster have in common.
+//!
+//! A file in the directory of the memory: zeros when it is made, and gone with the memory. No snapshot has it, so it is for
+//! what can be found out again. Owns its creation. Its meaning is the caller's, and no lock orders its words.
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use crate::error::OpenError;
+use crate::format::{Access, WORD_BYTES, io_error};
+use crate::memory::Region;
+use crate::memory::region::prefetch;
+use crate::memory::sync::{AtomicU64, Ordering, get};
+
+/// The end of a file's name while it is being made.
+const NEW: &str = "new";
+
+/// Words that threads and processes read and change without locks.
+pub struct SharedWords {
+    region: Region,
+    words: usize,
+}
+
+impl SharedWords {
+    /// Of this process alone.
+    pub(crate) fn private(words: usize) -> io::Result<Self> {
+        Ok(Self { region: Region::zeros(words)?, words })
+    }
+
+    /// Maps the file `name` of the directory `dir`. Makes one of `words` words if there is none; the caller lets one
+    /// process at a time do that. `give` gives the new file to its owner.
+    pub(crate) fn open(
+        dir: &Path,
+        name: &str,
+        words: usize,
+        give: impl FnOnce(&Path) -> Result<(), OpenError>,
+    ) -> Result<Self, OpenError> {
+        let path = dir.join(name);
+        if !path.exists() {
+            // Under another name first: a file of this name is complete.
+            let new = path.with_extension(NEW);
+            let made = OpenOptions::new()
+                .create(true)
+                .truncate(true)
+                .write(true)
+                .mode(0o600)
+                .open(&new)
+                .map_err(io_error("create the file", &new))?;
+            made.set_len(words as u64 * WORD_BYTES)
+                .map_err(io_error("reserve the space of", &new))?;
+            give(&new)?;
+            fs::rename(&new, &path).map_err(io_error("rename the file", &path))?;
+        }
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let file = file.map_err(io_error("open the file", &path))?;
+        let bytes = file.metadata().map_err(io_error("look at the file", &path))?.len();
+        let words = usize::try_from(bytes / WORD_BYTES).unwrap_or(usize::MAX);
+        let region = Region::map(&file, words, Access::Write);
+        Ok(Self { region: region.map_err(io_error("map the file", &path))?, words })
+    }
+
+    /// How many there are. A process that finds the file has as many as the one that made it asked for.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.words
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.words == 0
+    }
+
+    /// Word number `index`.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such word, as all methods.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, index: usize) -> u64 {
+        get(self.word(index))
+    }
+
+    /// Sets a word, after all that this thread has written before.
+    #[inline]
+    pub fn put(&self, index: usize, value: u64) {
+        self.word(index).store(value, Ordering::Release);
+    }
+
+    /// Sets bits of a word, before all that this thread writes later.
+    #[inline]
+    pub fn set_bits(&self, index: usize, bits: u64) {
+        self.word(index).fetch_or(bits, Ordering::AcqRel);
+    }
+
+    /// Sets a word if it is `current`. Returns whether it was.
+    #[inline]
+    pub fn swap_if(&self, index: usize, current: u64, value: u64) -> bool {
+        let word = self.word(index);
+        word.compare_exchange(current, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Has the processor fetch the cache line of a word, if there is such a word.
+    #[inline]
+    pub fn prefetch(&self, index: usize) {
+        prefetch(self.region.slice(0, self.words), index);
+    }
+
+    /// Whether the file was cut short, so that its words mean nothing any more.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.region.is_lost()
+    }
+
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.region.slice(index, 1)[0]
+    }
+}
+
+impl fmt::Debug for SharedWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedWords").field("words", &self.words).finish_non_exhaustive()
+    }
+}

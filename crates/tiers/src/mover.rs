@@ -1,0 +1,393 @@
+//! Moves: idle counters go down to their shards, stale rows are removed, filters are built.
+//!
+//! One process of a data directory moves at a time, in a thread of its own, and passes over all nodes again and again. The
+//! fuller the store is, the sooner passes follow each other, and the less idle a counter has to be to move. A move is
+//! three steps: the filter gets the key, the shard gets the row, and the counter's node goes if it is as it was. A kill in
+//! between leaves the counter hot and its row stale.
+//!
+//! What stays hot: counters whose end is near, counters in use, and counters with a single use, which anybody can make,
+//! unless there is hardly any room left. Bounds: moves per second, and rows of one operation.
+
+use crate::filter::Filter;
+use crate::heat::{IDLE_MAX, Use};
+use crate::record::Record;
+use crate::rows::{Away, Row};
+use crate::tiered::{Inner, Tiered, add};
+use rustix::fs::{FlockOperation, flock};
+use std::cmp::Reverse;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use tidegate_authority::clock;
+use tidegate_store::{Class, Entry, Hashed};
+use tokio::runtime::Handle;
+
+/// Locked by the process that moves.
+const LOCK: &str = "tiers.lock";
+/// A counter with less time left is not worth a move.
+const LEFT_MIN: u32 = 60;
+/// The rows of one operation.
+const ROWS: usize = 1_000;
+/// The rows of a pass: some 100 bytes each.
+const PASS_MAX: usize = 100_000;
+/// The passes without a use after which a counter of a store with room is idle.
+const IDLE_PASSES: u32 = 16;
+/// The pause after an operation that failed.
+const AWAY: Duration = Duration::from_secs(2);
+/// How often a process that does not move tries to become the one that does.
+const LOCK_PAUSE: Duration = Duration::from_secs(1);
+/// A filter is built again when it has got as many keys as it has room for, but not before this time.
+const BUILD_MIN: Duration = Duration::from_secs(600);
+const SECOND: u64 = 1_000_000_000;
+
+#[derive(Debug, Clone, Copy)]
+pub struct MovesSettings {
+    /// How long a counter has to be without use to move from a store with room.
+    pub idle: Duration,
+    /// The most moves in a second.
+    pub per_second: u32,
+}
+
+impl Default for MovesSettings {
+    fn default() -> MovesSettings {
+        MovesSettings { idle: Duration::from_secs(600), per_second: 20_000 }
+    }
+}
+
+/// The thread that moves. Dropping it waits until its operation under way has ended.
+#[derive(Debug)]
+pub struct Moves {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How full a store is, and what follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pressure {
+    /// The passes without a use after which a counter moves.
+    pub(crate) idle_min: u8,
+    /// Whether counters with a single use stay.
+    pub(crate) spares_single: bool,
+    /// The time from one pass to the next.
+    pub(crate) pause: Duration,
+}
+
+impl Pressure {
+    /// Of a store of which so many percent are taken.
+    pub(crate) fn at(percent: u64, idle: Duration) -> Pressure {
+        let seconds = Duration::from_secs;
+        let (idle_min, spares_single, pause) = match percent {
+            0..70 => (IDLE_PASSES as u8, true, idle / IDLE_PASSES),
+            70..80 => (8, true, seconds(5)),
+            80..90 => (4, true, seconds(2)),
+            90..96 => (2, true, seconds(1)),
+            _ => (1, false, seconds(1)),
+        };
+        // However short the time is after which counters are idle, a pass has to end.
+        let pause = pause.min(idle / IDLE_PASSES).max(Duration::from_millis(10));
+        Pressure { idle_min: idle_min.min(IDLE_MAX), spares_single, pause }
+    }
+}
+
+/// What a pass has found to do.
+#[derive(Default)]
+struct Found {
+    idle: Vec<Candidate>,
+    stale: Vec<(Hashed, u32)>,
+}
+
+struct Candidate {
+    of: Use,
+    row: Row,
+}
+
+pub(crate) struct Mover {
+    inner: Arc<Inner>,
+    runtime: Handle,
+    settings: MovesSettings,
+    /// When each filter was built by this process.
+    built: Vec<Option<Instant>>,
+}
+
+impl Tiered {
+    pub(crate) fn mover(&self, settings: MovesSettings) -> io::Result<Mover> {
+        let (inner, built) = (self.inner.clone(), vec![None; self.inner.filters.len()]);
+        Ok(Mover { inner, runtime: self.runtime()?, settings, built })
+    }
+
+    /// Begins to move counters of the store whose data directory this is, as soon as no other process does.
+    pub fn start_moves(&self, data_dir: &Path, settings: MovesSettings) -> io::Result<Moves> {
+        let lock = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(data_dir.join(LOCK))?;
+        let mut mover = self.mover(settings)?;
+        let (stop, stopped) = mpsc::channel();
+        let run = move || {
+            let mut pause = Duration::ZERO;
+            let mut is_locked = false;
+            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                is_locked = is_locked || try_lock(&lock);
+                pause = if is_locked { mover.pass() } else { LOCK_PAUSE };
+            }
+        };
+        let thread = thread::Builder::new().name("tidegate-moves".to_owned()).spawn(run)?;
+        Ok(Moves { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+fn try_lock(lock: &File) -> bool {
+    flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+impl Drop for Moves {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that moves counters has panicked");
+        }
+    }
+}
+
+impl Mover {
+    /// Passes over all nodes once. Returns the pause until the next pass.
+    fn pass(&mut self) -> Duration {
+        let start = Instant::now();
+        let pressure = Pressure::at(self.percent_taken(), self.settings.idle);
+        match self.pass_at(pressure) {
+            Ok(()) => pressure.pause.saturating_sub(start.elapsed()),
+            Err(_) => AWAY,
+        }
+    }
+
+    pub(crate) fn pass_at(&mut self, pressure: Pressure) -> Result<(), Away> {
+        self.build_filters()?;
+        let found = self.find(pressure);
+        self.remove(&found.stale)?;
+        self.move_down(found.idle)
+    }
+
+    /// Of the class that is fuller.
+    fn percent_taken(&self) -> u64 {
+        let percent = |class| {
+            let occupancy = self.inner.hot.occupancy(class)?;
+            Some(occupancy.occupied * 100 / occupancy.nodes.max(1))
+        };
+        let fullest = || Class::ALL.into_iter().filter_map(percent).max().unwrap_or(0);
+        let taken = fullest();
+        // Expired nodes are free for new keys.
+        match taken >= 70 && self.inner.hot.sweep(clock::now().as_nanos()).is_ok() {
+            true => fullest(),
+            false => taken,
+        }
+    }
+
+    /// Builds the filters of shards that have none, or a full one. An error says that a shard is away; others are built
+    /// nevertheless.
+    fn build_filters(&mut self) -> Result<(), Away> {
+        let mut done = Ok(());
+        for shard in 0..self.inner.filters.len() {
+            let filter = &self.inner.filters[shard];
+            let was_built = self.built[shard];
+            let is_old = was_built.is_none_or(|built| built.elapsed() >= BUILD_MIN);
+            if !filter.is_complete() || (filter.added() > filter.capacity() && is_old) {
+                let built = self.build(shard);
+                self.inner.note(shard, built.as_ref().err().map(ToString::to_string));
+                match built {
+                    Ok(()) => self.built[shard] = Some(Instant::now()),
+                    Err(away) => done = Err(away),
+                }
+            }
+        }
+        done
+    }
+
+    pub(crate) fn build(&self, shard: usize) -> Result<(), Away> {
+        let filter: &Filter = &self.inner.filters[shard];
+        filter.begin();
+        let mut from = Some(0);
+        while let Some(start) = from {
+            let page = self.runtime.block_on(self.inner.rows.page(shard, start, now_secs()))?;
+            page.keys.iter().for_each(|key| filter.add_to_next(key));
+            from = page.next;
+        }
+        filter.complete();
+        let (rows, capacity) = (filter.added(), filter.capacity());
+        let name = &self.inner.rows.shards()[shard];
+        tracing::info!(shard = name, rows, "it is known which counters are cold");
+        if rows > capacity {
+            tracing::warn!(
+                shard = name,
+                rows,
+                capacity,
+                "more counters are cold than filters have room for, so new ones are looked up in vain; raise \
+                 --cold-capacity, and restart all processes of the data directory"
+            );
+        }
+        Ok(())
+    }
+
+    /// Looks at all nodes: which counters are idle, and which rows are stale for good.
+    fn find(&self, pressure: Pressure) -> Found {
+        let (mut found, now) = (Found::default(), now_secs());
+        let (seed, pass) = (self.inner.hot.seed(), self.inner.hot.completed_pass() as u32);
+        let looked = self.inner.hot.for_each(|class, stored, entry| {
+            let key = Hashed { hash: stored.bits(), class };
+            if let Some((counter, record)) = Record::of_node(seed, &key, &entry.state) {
+                if let Record::Fetched { moved_at, pass: before } = record
+                    && is_saved(before, pass)
+                {
+                    found.stale.push((counter, moved_at));
+                }
+                return;
+            }
+            let of = self.inner.heat.pass(&key);
+            let row = row_of(key, &entry, now);
+            let is_worth_it = row.expires_at.saturating_sub(now) >= LEFT_MIN;
+            // Nothing is known of the uses of a counter from a snapshot.
+            let is_spared = pressure.spares_single && of.uses == 1;
+            if is_worth_it && of.idle >= pressure.idle_min && !is_spared {
+                found.idle.push(Candidate { of, row });
+                if found.idle.len() >= 2 * PASS_MAX {
+                    keep_best(&mut found.idle);
+                }
+            }
+        });
+        if let Err(error) = looked {
+            tracing::debug!(%error, "not all nodes were looked at");
+        }
+        keep_best(&mut found.idle);
+        found
+    }
+
+    /// Removes rows that are stale, now that the snapshot has their counters. Their records go after them.
+    fn remove(&self, stale: &[(Hashed, u32)]) -> Result<(), Away> {
+        for stale in stale.chunks(ROWS) {
+            for shard in 0..self.inner.filters.len() {
+                let filter = &self.inner.filters[shard];
+                let may_have = stale.iter().filter(|(key, _)| filter.may_have(key)).copied();
+                let rows: Vec<(Hashed, u32)> = may_have.collect();
+                if !rows.is_empty() {
+                    let removing = self.inner.rows.remove(shard, &rows, now_secs());
+                    let removed = self.runtime.block_on(removing);
+                    self.inner.note(shard, removed.as_ref().err().map(ToString::to_string));
+                    removed?;
+                }
+            }
+            for (key, version) in stale {
+                let gone = self.inner.with_record(key, |_, entries, _| {
+                    let record = entries.get(1);
+                    let read = Record::read(record.state);
+                    if matches!(read, Some((_, Record::Fetched { moved_at, .. })) if moved_at == *version)
+                    {
+                        record.state.fill(0);
+                    }
+                });
+                if gone.is_ok() {
+                    add(&self.inner.tally.removed, 1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves counters down, as many as the rate allows until the next pass.
+    fn move_down(&self, idle: Vec<Candidate>) -> Result<(), Away> {
+        let start = Instant::now();
+        let mut shards: Vec<Vec<Row>> = vec![Vec::new(); self.inner.filters.len()];
+        for Candidate { row, .. } in idle {
+            shards[self.inner.rows.shard_of(&row.key)].push(row);
+        }
+        let (mut done, mut moved) = (Ok(()), 0);
+        for (shard, rows) in shards.into_iter().enumerate() {
+            for rows in rows.chunks(ROWS) {
+                // No faster than the rate.
+                let due = Duration::from_secs_f64(
+                    f64::from(moved) / f64::from(self.settings.per_second.max(1)),
+                );
+                thread::sleep(due.saturating_sub(start.elapsed()));
+                moved += rows.len() as u32;
+                if let Err(away) = self.move_rows(shard, rows) {
+                    done = Err(away);
+                    break;
+                }
+            }
+        }
+        done
+    }
+
+    fn move_rows(&self, shard: usize, rows: &[Row]) -> Result<(), Away> {
+        rows.iter().for_each(|row| self.inner.filters[shard].add(&row.key));
+        let written = self.runtime.block_on(self.inner.rows.put(shard, rows, now_secs()));
+        self.inner.note(shard, written.as_ref().err().map(ToString::to_string));
+        for row in rows {
+            let is_written = written.is_ok();
+            match self.inner.leave_to(row, is_written) {
+                Ok(true) => {
+                    self.inner.heat.forget(&row.key);
+                    add(&self.inner.tally.moved_down, 1);
+                }
+                Ok(false) => {}
+                Err(error) => tracing::debug!(%error, "a counter stays hot, and its row is stale"),
+            }
+        }
+        written
+    }
+}
+
+impl Inner {
+    /// Erases a counter whose row was written, if it is as it was. Otherwise the row is stale. Returns whether the row
+    /// is the truth now.
+    fn leave_to(&self, row: &Row, is_written: bool) -> Result<bool, tidegate_store::UpdateError> {
+        let pass = self.hot.completed_pass() as u32;
+        self.with_record(&row.key, |_, entries, _| {
+            let counter = entries.get(0);
+            let is_same = row.state[..] == *counter.state
+                && *counter.expires_at == u64::from(row.expires_at) * SECOND;
+            if is_same && is_written {
+                counter.state.fill(0);
+                entries.get(1).state.fill(0);
+                return true;
+            }
+            let record = entries.get(1);
+            Record::Fetched { moved_at: row.moved_at, pass }.write(&row.key, record.state);
+            *record.expires_at = u64::from(row.expires_at) * SECOND;
+            false
+        })
+    }
+}
+
+/// Whether the snapshot has what was hot when pass `before` was the last complete one. The next pass may have begun
+/// already then.
+fn is_saved(before: u32, completed: u32) -> bool {
+    (completed.wrapping_sub(before) as i32) >= 2
+}
+
+fn row_of(key: Hashed, entry: &Entry, now: u32) -> Row {
+    let expires_at = u32::try_from(entry.expires_at / SECOND).unwrap_or(u32::MAX);
+    Row { key, state: entry.state.clone(), expires_at, moved_at: now }
+}
+
+/// Keeps those that are idle for longest; of these, those that have most time left.
+fn keep_best(candidates: &mut Vec<Candidate>) {
+    if candidates.len() > PASS_MAX {
+        let last = PASS_MAX - 1;
+        candidates.select_nth_unstable_by_key(last, |Candidate { of, row }| {
+            Reverse((of.idle, row.expires_at))
+        });
+        candidates.truncate(PASS_MAX);
+    }
+}
+
+fn now_secs() -> u32 {
+    (clock::now().as_nanos() / SECOND) as u32
+}

@@ -1,0 +1,268 @@
+//! Every hit counts once, wherever its counter is and whatever fails.
+
+mod faults;
+mod history;
+mod memory_rows;
+mod threads;
+
+use crate::mover::{Mover, MovesSettings, Pressure};
+use crate::tiered::{Settings, Tiered};
+use memory_rows::MemoryRows;
+use std::path::Path;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tempfile::TempDir;
+use tidegate_authority::{Counters, Undecided, clock, wait};
+use tidegate_store::{Cluster, Entries, Geometry, Hashed, Options};
+use xxhash_rust::xxh3::xxh3_128;
+
+const DAY: u64 = 86_400_000_000_000;
+/// Whatever was not used since the last pass moves.
+const ALL: Pressure =
+    Pressure { idle_min: 1, spares_single: false, pause: Duration::from_millis(10) };
+
+/// A process of a data directory.
+struct Process {
+    hot: Arc<Cluster>,
+    tiered: Tiered,
+    mover: Mover,
+}
+
+impl Process {
+    fn start(dir: &Path, rows: &Arc<MemoryRows>, settings: Settings) -> Process {
+        let options = Options::narrow(Geometry::by_capacity(1_000, 0.8).unwrap());
+        let hot = Arc::new(Cluster::open(dir, &options).unwrap());
+        let tiered = Tiered::new(hot.clone(), rows.clone(), settings).unwrap();
+        let mover = tiered.mover(MovesSettings::default()).unwrap();
+        Process { hot, tiered, mover }
+    }
+
+    /// Moves down whatever is idle. The first pass only sees that it is, and keys with the same byte of heat take several.
+    fn move_all(&mut self) {
+        for _ in 0..5 {
+            let _ = self.mover.pass_at(ALL);
+        }
+    }
+
+    /// One hit of a counter of a day. Returns the count with it.
+    fn hit(&self, number: u64) -> Result<u64, Undecided> {
+        self.change(number, |count| *count += 1)
+    }
+
+    fn count(&self, number: u64) -> Result<u64, Undecided> {
+        self.change(number, |_| {})
+    }
+
+    fn change(&self, number: u64, change: impl Fn(&mut u64) + Sync) -> Result<u64, Undecided> {
+        let (keys, now, mut count) = ([key(number)], clock::now(), 0);
+        let mut update = |entries: &mut Entries<'_>| {
+            let entry = entries.get(0);
+            change(&mut entry.state[0]);
+            *entry.expires_at = now.as_nanos() + DAY;
+            count = entry.state[0];
+        };
+        wait(self.tiered.update(&keys, now, &mut update))?;
+        Ok(count)
+    }
+
+    fn is_hot(&self, number: u64) -> bool {
+        self.hot.find(&key(number), clock::now().as_nanos()).unwrap().is_some()
+    }
+}
+
+fn key(number: u64) -> Hashed {
+    Hashed::narrow(xxh3_128(&number.to_le_bytes()))
+}
+
+/// A data directory with a process, and its rows.
+struct World {
+    rows: Arc<MemoryRows>,
+    process: Process,
+    settings: Settings,
+    dir: TempDir,
+}
+
+impl World {
+    fn new(shards: usize) -> World {
+        World::with(shards, Settings { capacity: 10_000, ..Settings::default() })
+    }
+
+    fn with(shards: usize, settings: Settings) -> World {
+        let (dir, rows) = (TempDir::new().unwrap(), Arc::new(MemoryRows::new(shards)));
+        let mut process = Process::start(dir.path(), &rows, settings);
+        process.mover.pass_at(ALL).unwrap();
+        World { rows, process, settings, dir }
+    }
+
+    /// Another process of the data directory.
+    fn another(&self) -> Process {
+        Process::start(self.dir.path(), &self.rows, self.settings)
+    }
+}
+
+#[test]
+fn an_idle_counter_moves_down_and_comes_back_with_its_count() {
+    let mut world = World::new(2);
+    for number in 0..100 {
+        for count in 1..=3 {
+            assert_eq!(world.process.hit(number), Ok(count));
+        }
+    }
+    world.process.move_all();
+    assert_eq!(world.rows.len(), 100);
+    assert!((0..100).all(|number| !world.process.is_hot(number)));
+    for number in 0..100 {
+        assert_eq!(world.process.hit(number), Ok(4));
+        assert!(world.process.is_hot(number));
+    }
+    let counts = world.process.tiered.counts();
+    assert_eq!((counts.moved_down, counts.fetched, counts.without_row), (100, 100, 0));
+}
+
+#[test]
+fn new_counters_cost_no_look_up() {
+    let mut world = World::new(2);
+    (0..100).for_each(|number| _ = world.process.hit(number));
+    world.process.move_all();
+    let before = world.rows.fetches();
+    (1_000..1_500).for_each(|number| _ = world.process.hit(number));
+    let looked_up = world.rows.fetches() - before;
+    assert!(looked_up < 15, "{looked_up}");
+    assert!(world.process.tiered.counts().spared >= 500 - 15);
+}
+
+#[test]
+fn what_is_used_or_ends_soon_or_had_a_single_use_stays() {
+    let mut world = World::new(1);
+    let lively = Pressure { spares_single: true, ..ALL };
+    (0..2).for_each(|_| _ = world.process.hit(1));
+    world.process.hit(2).unwrap();
+    world.process.mover.pass_at(lively).unwrap();
+    world.process.hit(1).unwrap();
+    world.process.mover.pass_at(lively).unwrap();
+    assert!(world.process.is_hot(1) && world.process.is_hot(2));
+    let now = clock::now();
+    let keys = [key(3)];
+    let mut soon = |entries: &mut Entries<'_>| {
+        let entry = entries.get(0);
+        entry.state[0] = 5;
+        *entry.expires_at = now.as_nanos() + DAY / 86_400 * 50;
+    };
+    wait(world.process.tiered.update(&keys, now, &mut soon)).unwrap();
+    world.process.move_all();
+    assert!(world.process.is_hot(3) && !world.process.is_hot(1) && !world.process.is_hot(2));
+}
+
+#[test]
+fn stale_rows_are_removed_once_the_snapshot_has_their_counters() {
+    let mut world = World::new(2);
+    (0..50).for_each(|number| _ = world.process.hit(number));
+    world.process.move_all();
+    (0..50).for_each(|number| _ = world.process.hit(number));
+    let quiet = Pressure { idle_min: 30, ..ALL };
+    world.process.mover.pass_at(quiet).unwrap();
+    assert_eq!(world.rows.len(), 50);
+    // A pass may have begun before the counters came back, so the second one has them.
+    for number in 100..102 {
+        assert_eq!(world.rows.len(), 50);
+        // A pass without a change would be none.
+        world.process.hit(number).unwrap();
+        world.process.hot.sync().unwrap();
+        world.process.mover.pass_at(quiet).unwrap();
+    }
+    assert_eq!(world.rows.len(), 0);
+    assert_eq!(world.process.tiered.counts().removed, 50);
+    (0..50).for_each(|number| assert_eq!(world.process.hit(number), Ok(3)));
+}
+
+#[test]
+fn a_counter_that_is_given_back_whole_is_new_although_its_stale_row_is_there() {
+    let mut world = World::new(1);
+    (0..5).for_each(|_| _ = world.process.hit(1));
+    world.process.move_all();
+    assert_eq!(world.process.change(1, |count| *count = 0), Ok(0));
+    assert!(!world.process.is_hot(1) && world.rows.len() == 1);
+    assert_eq!(world.process.hit(1), Ok(1));
+    // Also after it has moved again, and the row is the truth.
+    world.process.move_all();
+    assert_eq!(world.process.hit(1), Ok(2));
+}
+
+#[test]
+fn what_waits_does_not_happen_if_it_is_dropped() {
+    let mut world = World::new(1);
+    world.process.hit(1).unwrap();
+    world.process.move_all();
+    world.rows.hold();
+    let (keys, now) = ([key(1)], clock::now());
+    let mut update = |entries: &mut Entries<'_>| entries.get(0).state[0] += 1;
+    let mut updating = world.process.tiered.update(&keys, now, &mut update);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert_eq!(std::pin::Pin::new(&mut updating).poll(&mut context), Poll::Pending);
+    drop(updating);
+    world.rows.release();
+    assert_eq!(world.process.hit(1), Ok(2));
+}
+
+#[test]
+fn counters_of_one_update_come_back_together() {
+    let mut world = World::new(3);
+    (0..20).for_each(|number| _ = world.process.hit(number));
+    world.process.move_all();
+    let before = world.rows.fetches();
+    let keys: Vec<Hashed> = (0..20).map(key).collect();
+    let (now, mut counts) = (clock::now(), Vec::new());
+    let mut update = |entries: &mut Entries<'_>| {
+        counts = (0..20).map(|index| entries.get(index).state[0]).collect();
+    };
+    wait(world.process.tiered.update(&keys, now, &mut update)).unwrap();
+    assert_eq!(counts, vec![1; 20]);
+    // Perhaps the first ones went before the others were asked for.
+    assert!(world.rows.queries() <= 12 && world.rows.fetches() - before < 24);
+}
+
+#[test]
+fn counters_stay_where_they_are_when_a_process_follows_another() {
+    let mut world = World::new(2);
+    (0..100).for_each(|number| _ = world.process.hit(number));
+    world.process.move_all();
+    let next = world.another();
+    assert!(next.tiered.is_complete(), "the filters are shared");
+    drop(std::mem::replace(&mut world.process, next));
+    (0..100).for_each(|number| assert_eq!(world.process.hit(number), Ok(2)));
+    let before = world.rows.fetches();
+    (500..600).for_each(|number| assert_eq!(world.process.hit(number), Ok(1)));
+    assert!(world.rows.fetches() - before < 10);
+}
+
+#[test]
+fn after_the_memory_was_lost_rows_are_found_again() {
+    let mut world = World::new(2);
+    (0..100).for_each(|number| _ = world.process.hit(number));
+    world.process.move_all();
+    let World { rows, process, settings, dir } = world;
+    // The last process saves, and removes the memory with the filters.
+    drop(process);
+    let mut process = Process::start(dir.path(), &rows, settings);
+    assert!(!process.tiered.is_complete());
+    assert_eq!(process.hit(0), Ok(2));
+    process.mover.pass_at(Pressure { idle_min: 30, ..ALL }).unwrap();
+    assert!(process.tiered.is_complete());
+    (1..100).for_each(|number| assert_eq!(process.hit(number), Ok(2)));
+    let before = rows.fetches();
+    (500..600).for_each(|number| assert_eq!(process.hit(number), Ok(1)));
+    assert!(rows.fetches() - before < 10);
+}
+
+#[test]
+fn the_fuller_the_store_the_sooner_counters_move() {
+    let hour = Duration::from_secs(3_600);
+    let at: Vec<Pressure> =
+        [0, 69, 70, 80, 90, 96, 100].map(|percent| Pressure::at(percent, hour)).into();
+    assert!(
+        at.windows(2).all(|two| two[1].idle_min <= two[0].idle_min && two[1].pause <= two[0].pause)
+    );
+    assert_eq!(at[0].pause * u32::from(at[0].idle_min), hour);
+    assert!(at[4].spares_single && !at[5].spares_single);
+}

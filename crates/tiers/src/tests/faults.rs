@@ -1,0 +1,141 @@
+//! What fails loses no hit, and opens no limit unless that is asked for.
+
+use super::memory_rows::{Fault, Faults};
+use super::*;
+use crate::tiered::Missing;
+
+const AWAY: Faults = Faults { reads: Fault::Refused, writes: Fault::Refused };
+
+fn settings(missing: Missing) -> Settings {
+    let timeout = Duration::from_millis(20);
+    Settings { capacity: 10_000, missing, timeout }
+}
+
+/// A world with a counter of three that is cold, whose shard is away.
+fn with_cold(missing: Missing) -> World {
+    let mut world = World::with(1, settings(missing));
+    (0..3).for_each(|_| _ = world.process.hit(1));
+    world.process.move_all();
+    world.rows.set_faults(AWAY);
+    world
+}
+
+#[test]
+fn a_counter_whose_row_cannot_be_read_is_undecided() {
+    let world = with_cold(Missing::Deny);
+    let error = world.process.hit(1).unwrap_err();
+    assert_eq!(error, Undecided::Unreachable { cause: "broken for this test".to_owned() });
+    assert_eq!(world.process.tiered.trouble().unwrap(), "shard 0: broken for this test");
+    // Hot and new ones are decided.
+    assert_eq!((world.process.hit(2), world.process.hit(2)), (Ok(1), Ok(2)));
+    world.rows.set_faults(Faults::default());
+    assert_eq!(world.process.hit(1), Ok(4));
+    assert_eq!(world.process.tiered.trouble(), None);
+}
+
+#[test]
+fn a_limit_that_lets_pass_counts_nothing_meanwhile() {
+    let world = with_cold(Missing::Allow);
+    assert_eq!((world.process.hit(1), world.process.hit(1)), (Ok(1), Ok(1)));
+    assert!(!world.process.is_hot(1));
+    world.rows.set_faults(Faults::default());
+    assert_eq!(world.process.hit(1), Ok(4));
+    assert_eq!(world.process.tiered.counts().without_row, 2);
+}
+
+#[test]
+fn a_counter_that_begins_anew_goes_on_and_its_row_is_stale() {
+    let mut world = with_cold(Missing::Fresh);
+    assert_eq!((world.process.hit(1), world.process.hit(1)), (Ok(1), Ok(2)));
+    world.rows.set_faults(Faults::default());
+    assert_eq!(world.process.hit(1), Ok(3));
+    assert_eq!(world.process.change(1, |count| *count = 0), Ok(0));
+    assert_eq!(world.process.hit(1), Ok(1));
+    world.process.move_all();
+    assert_eq!(world.process.hit(1), Ok(2));
+}
+
+#[test]
+fn other_counters_of_the_update_count_as_they_should() {
+    let world = with_cold(Missing::Allow);
+    world.process.hit(2).unwrap();
+    let (keys, now, mut counts) = ([key(1), key(2), key(3)], clock::now(), [0; 3]);
+    let mut update = |entries: &mut Entries<'_>| {
+        for (index, count) in counts.iter_mut().enumerate() {
+            let entry = entries.get(index);
+            entry.state[0] += 1;
+            *entry.expires_at = now.as_nanos() + DAY;
+            *count = entry.state[0];
+        }
+    };
+    wait(world.process.tiered.update(&keys, now, &mut update)).unwrap();
+    assert_eq!(counts, [1, 2, 1]);
+    assert_eq!((world.process.count(2), world.process.count(3)), (Ok(2), Ok(1)));
+    world.rows.set_faults(Faults::default());
+    assert_eq!(world.process.count(1), Ok(3));
+}
+
+#[test]
+fn a_move_that_fails_leaves_counters_hot() {
+    for writes in [Fault::Refused, Fault::DoneUnheard] {
+        let mut world = World::new(1);
+        (0..50).for_each(|number| _ = world.process.hit(number));
+        world.rows.set_faults(Faults { writes, ..Faults::default() });
+        world.process.move_all();
+        assert!((0..50).all(|number| world.process.is_hot(number)));
+        (0..50).for_each(|number| assert_eq!(world.process.hit(number), Ok(2)));
+        // The rows that were written are stale, also for counters that are given back.
+        assert_eq!(world.process.change(7, |count| *count = 0), Ok(0));
+        world.rows.set_faults(Faults::default());
+        assert_eq!(world.process.hit(7), Ok(1));
+        world.process.move_all();
+        assert!((0..50).all(|number| !world.process.is_hot(number)));
+        assert_eq!((world.process.hit(7), world.process.hit(8)), (Ok(2), Ok(3)));
+    }
+}
+
+#[test]
+fn a_row_that_comes_late_is_not_the_truth() {
+    let mut world = World::with(1, settings(Missing::Deny));
+    world.process.hit(1).unwrap();
+    world.process.move_all();
+    // One process reads the row, and hears of it late.
+    let other = world.another();
+    world.rows.hold();
+    let late = std::thread::scope(|scope| {
+        let late = scope.spawn(|| other.hit(1));
+        while world.rows.queries() == 0 {
+            std::thread::yield_now();
+        }
+        // Meanwhile another one takes over, counts, and the counter moves down again.
+        let taken_over = scope.spawn(|| world.process.hit(1));
+        while world.rows.queries() == 1 {
+            std::thread::yield_now();
+        }
+        world.rows.release();
+        assert!(taken_over.join().unwrap().is_ok());
+        late.join().unwrap()
+    });
+    assert!(late.is_ok());
+    assert_eq!(world.process.count(1), Ok(3));
+    world.process.move_all();
+    assert_eq!((other.hit(1), world.process.hit(1)), (Ok(4), Ok(5)));
+}
+
+#[test]
+fn a_filter_that_is_not_complete_keeps_no_counter_from_its_row() {
+    let mut world = with_cold(Missing::Deny);
+    // A new process whose memory is new, too.
+    let World { rows, process, settings, dir } = world;
+    drop(process);
+    let mut process = Process::start(dir.path(), &rows, settings);
+    let _ = process.mover.pass_at(ALL);
+    assert!(!process.tiered.is_complete());
+    assert!(process.hit(1).is_err() && process.hit(9).is_err());
+    rows.set_faults(Faults::default());
+    assert_eq!((process.hit(1), process.hit(9)), (Ok(4), Ok(1)));
+    process.move_all();
+    assert!(process.tiered.is_complete());
+    world = World { rows, process, settings, dir };
+    assert_eq!((world.process.hit(1), world.process.hit(9)), (Ok(5), Ok(2)));
+}

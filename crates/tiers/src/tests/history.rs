@@ -1,0 +1,87 @@
+//! Random histories of two processes, beside a twin that has all counters in a map.
+
+use super::memory_rows::{Fault, Faults};
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+const KEYS: u64 = 12;
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Hit {
+        process: usize,
+        number: u64,
+    },
+    GiveBack {
+        process: usize,
+        number: u64,
+    },
+    Move,
+    Save,
+    Break(Fault, Fault),
+    Mend,
+    Build,
+    /// The process ends without a word, as by a kill, and another one starts.
+    Replace {
+        process: usize,
+    },
+    /// The process that moves is another one from now on.
+    PassOn,
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let (process, number) = (0..2_usize, 0..KEYS);
+    let fault = || prop_oneof![Just(Fault::None), Just(Fault::Refused), Just(Fault::DoneUnheard)];
+    prop_oneof![
+        12 => (process.clone(), number.clone()).prop_map(|(process, number)| Step::Hit { process, number }),
+        2 => (process.clone(), number).prop_map(|(process, number)| Step::GiveBack { process, number }),
+        5 => Just(Step::Move),
+        3 => Just(Step::Save),
+        2 => (fault(), fault()).prop_map(|(reads, writes)| Step::Break(reads, writes)),
+        2 => Just(Step::Mend),
+        1 => Just(Step::Build),
+        1 => process.prop_map(|process| Step::Replace { process }),
+        1 => Just(Step::PassOn),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #[test]
+    fn a_counter_is_what_it_would_be_in_a_map(steps in prop::collection::vec(steps(), 1..150)) {
+        let settings = Settings { capacity: 1_000, ..Settings::default() };
+        let world = World::with(2, settings);
+        let mut processes = [world.another(), world.another()];
+        let (mut twin, mut mover) = (HashMap::<u64, u64>::new(), 0);
+        for step in steps {
+            match step {
+                Step::Hit { process, number } => {
+                    // What cannot be read is not counted.
+                    if let Ok(count) = processes[process].hit(number) {
+                        let expected = twin.entry(number).or_default();
+                        *expected += 1;
+                        prop_assert_eq!(count, *expected);
+                    }
+                }
+                Step::GiveBack { process, number } => {
+                    if processes[process].change(number, |count| *count = 0).is_ok() {
+                        twin.remove(&number);
+                    }
+                }
+                Step::Move => _ = processes[mover].mover.pass_at(ALL),
+                Step::Save => _ = processes[mover].hot.sync().unwrap(),
+                Step::Break(reads, writes) => world.rows.set_faults(Faults { reads, writes }),
+                Step::Mend => world.rows.set_faults(Faults::default()),
+                Step::Build => _ = processes[mover].mover.build(0),
+                Step::Replace { process } => processes[process] = world.another(),
+                Step::PassOn => mover = 1 - mover,
+            }
+        }
+        world.rows.set_faults(Faults::default());
+        for number in 0..KEYS {
+            let expected = twin.get(&number).copied().unwrap_or(0);
+            prop_assert_eq!(processes[0].count(number), Ok(expected), "key {}", number);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Rows in memory, which fail, hang and come late as a database does.
+
+use crate::rows::{Away, Page, Row, Rows, Working};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tidegate_store::Hashed;
+use tokio::sync::watch;
+
+#[derive(Debug)]
+pub(super) struct MemoryRows {
+    shards: Vec<Mutex<Shard>>,
+    faults: Mutex<Faults>,
+    is_held: watch::Sender<bool>,
+    fetches: AtomicU64,
+    queries: AtomicU64,
+}
+
+type Shard = BTreeMap<Hashed, Row>;
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Fault {
+    #[default]
+    None,
+    /// Operations fail, and do nothing.
+    Refused,
+    /// Operations fail, and are done nevertheless.
+    DoneUnheard,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Faults {
+    pub(super) reads: Fault,
+    pub(super) writes: Fault,
+}
+
+impl MemoryRows {
+    pub(super) fn new(shards: usize) -> MemoryRows {
+        MemoryRows {
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            faults: Mutex::default(),
+            is_held: watch::Sender::new(false),
+            fetches: AtomicU64::new(0),
+            queries: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn set_faults(&self, faults: Faults) {
+        *self.faults.lock().unwrap() = faults;
+    }
+
+    /// Fetches read, and do not answer.
+    pub(super) fn hold(&self) {
+        self.is_held.send_replace(true);
+    }
+
+    pub(super) fn release(&self) {
+        self.is_held.send_replace(false);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        (0..self.shards.len()).map(|shard| self.shard(shard).len()).sum()
+    }
+
+    /// Keys that were looked up.
+    pub(super) fn fetches(&self) -> u64 {
+        self.fetches.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn queries(&self) -> u64 {
+        self.queries.load(Ordering::Relaxed)
+    }
+
+    fn shard(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, shard: usize, change: impl FnOnce(&mut Shard)) -> Result<(), Away> {
+        let fault = self.faults.lock().unwrap().writes;
+        if fault != Fault::Refused {
+            change(&mut self.shard(shard));
+        }
+        match fault {
+            Fault::None => Ok(()),
+            Fault::Refused | Fault::DoneUnheard => Err(Away("broken for this test".to_owned())),
+        }
+    }
+}
+
+impl Rows for MemoryRows {
+    fn shards(&self) -> Vec<String> {
+        (0..self.shards.len()).map(|shard| format!("shard {shard}")).collect()
+    }
+
+    fn shard_of(&self, key: &Hashed) -> usize {
+        (key.hash >> 100) as usize % self.shards.len()
+    }
+
+    fn fetch<'w>(
+        &'w self,
+        shard: usize,
+        keys: &'w [Hashed],
+        now: u32,
+    ) -> Working<'w, Vec<Option<Row>>> {
+        Box::pin(async move {
+            self.fetches.fetch_add(keys.len() as u64, Ordering::Relaxed);
+            self.queries.fetch_add(1, Ordering::Relaxed);
+            let read =
+                |key| self.shard(shard).get(key).filter(|row: &&Row| row.expires_at > now).cloned();
+            let rows = keys.iter().map(read).collect();
+            let mut held = self.is_held.subscribe();
+            let _ = held.wait_for(|is_held| !is_held).await;
+            match self.faults.lock().unwrap().reads {
+                Fault::None => Ok(rows),
+                Fault::Refused | Fault::DoneUnheard => Err(Away("broken for this test".to_owned())),
+            }
+        })
+    }
+
+    fn put<'w>(&'w self, shard: usize, rows: &'w [Row], _: u32) -> Working<'w, ()> {
+        Box::pin(async move {
+            self.write(shard, |shard| {
+                shard.extend(rows.iter().map(|row| (row.key, row.clone())));
+            })
+        })
+    }
+
+    fn remove<'w>(&'w self, shard: usize, rows: &'w [(Hashed, u32)], _: u32) -> Working<'w, ()> {
+        Box::pin(async move {
+            self.write(shard, |shard| {
+                for (key, moved_at) in rows {
+                    if shard.get(key).is_some_and(|row| row.moved_at <= *moved_at) {
+                        shard.remove(key);
+                    }
+                }
+            })
+        })
+    }
+
+    fn page(&self, shard: usize, from: u64, now: u32) -> Working<'_, Page> {
+        Box::pin(async move {
+            if self.faults.lock().unwrap().reads != Fault::None {
+                return Err(Away("broken for this test".to_owned()));
+            }
+            let mut shard = self.shard(shard);
+            shard.retain(|_, row| row.expires_at > now);
+            let keys: Vec<Hashed> = shard.keys().skip(from as usize).take(30).copied().collect();
+            let next = (keys.len() == 30).then_some(from + 30);
+            Ok(Page { keys, next })
+        })
+    }
+}

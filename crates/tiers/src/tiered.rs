@@ -1,0 +1,466 @@
+//! The engine of counters that requests see.
+//!
+//! An update of hot counters is one transaction of the store, as without tiers. One that meets a counter which is not hot,
+//! but may have a row, changes nothing: it waits until that is settled (`fetch`), and runs then, in a transaction that has
+//! the record of the counter as well. So between the look at a record and the update nothing can move.
+
+use crate::fetch::{self, Fetches};
+use crate::filter::Filter;
+use crate::heat::Heat;
+use crate::record::{Record, record_key};
+use crate::rows::Rows;
+use smallvec::SmallVec;
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tidegate_authority::{Answers, Counters, Undecided, Update, Updating};
+use tidegate_core::Timestamp;
+use tidegate_store::{Class, Cluster, Entries, Hashed, OpenError};
+use tokio::runtime::{Builder, Runtime};
+
+/// How often an update waits for its counters until it is given up. They come at the first time, unless other processes
+/// fetch the same ones, or they are idle at once.
+const TRIES_MAX: u32 = 8;
+/// How long a record of rows that cannot be read is kept: longer than any window.
+const FOR_EVER: u64 = 2 * 366 * 24 * 3600;
+const SECOND: u64 = 1_000_000_000;
+
+/// What becomes of requests whose counters may be cold while their database is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Missing {
+    /// They are denied.
+    #[default]
+    Deny,
+    /// These limits let them pass, and count nothing.
+    Allow,
+    /// These limits begin to count anew, whatever the rows say.
+    Fresh,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// How many cold counters the filters have room for.
+    pub capacity: u64,
+    pub missing: Missing,
+    /// How long a fetch of another process is waited for. Longer than an operation of the database takes.
+    pub timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        let timeout = Duration::from_secs(1);
+        Settings { capacity: 10_000_000, missing: Missing::Deny, timeout }
+    }
+}
+
+/// What happened since the start, in this process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Counters that moved to a database.
+    pub moved_down: u64,
+    /// Counters that came back.
+    pub fetched: u64,
+    /// Look-ups that found no row.
+    pub fetched_in_vain: u64,
+    /// New counters that needed no look-up.
+    pub spared: u64,
+    /// Operations of a database that failed.
+    pub failed: u64,
+    /// Counters that were decided without their rows.
+    pub without_row: u64,
+    /// Stale rows that were removed.
+    pub removed: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) moved_down: AtomicU64,
+    pub(crate) fetched: AtomicU64,
+    pub(crate) fetched_in_vain: AtomicU64,
+    pub(crate) spared: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) without_row: AtomicU64,
+    pub(crate) removed: AtomicU64,
+}
+
+pub(crate) fn add(count: &AtomicU64, more: u64) {
+    count.fetch_add(more, Ordering::Relaxed);
+}
+
+/// What requests, fetches and moves have in common.
+pub(crate) struct Inner {
+    pub(crate) hot: Arc<Cluster>,
+    pub(crate) heat: Heat,
+    /// One for each shard.
+    pub(crate) filters: Vec<Filter>,
+    pub(crate) rows: Arc<dyn Rows>,
+    pub(crate) settings: Settings,
+    pub(crate) tally: Tally,
+    pub(crate) fetches: Fetches,
+    /// Why the last operation of each shard failed, if it did.
+    troubles: Mutex<Vec<Option<String>>>,
+    /// Distinguishes the fetches of this process.
+    tokens: AtomicU64,
+}
+
+/// Counters in a store, of which the idle ones are in databases. Dropping it ends its thread.
+pub struct Tiered {
+    pub(crate) inner: Arc<Inner>,
+    /// None only while it is dropped.
+    runtime: Option<Runtime>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TiersError {
+    #[error(transparent)]
+    Memory(#[from] OpenError),
+    #[error("cannot start a thread for cold counters: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// Why an update was not made.
+enum Stop {
+    /// These counters must be fetched first.
+    Missing(Keys),
+    Failed(Undecided),
+}
+
+type Keys = SmallVec<[Hashed; 4]>;
+
+/// What is known of the counters of an update after fetches.
+#[derive(Default)]
+struct Known {
+    /// Their records are part of the update.
+    settled: Keys,
+    /// Their rows could not be read.
+    failed: Keys,
+}
+
+impl Tiered {
+    /// Over a store of this process, and databases that may be away.
+    pub fn new(
+        hot: Arc<Cluster>,
+        rows: Arc<dyn Rows>,
+        settings: Settings,
+    ) -> Result<Tiered, TiersError> {
+        let shards = rows.shards();
+        let for_each = settings.capacity.div_ceil(shards.len().max(1) as u64);
+        // Hashing makes some shards larger than others.
+        let words = Filter::words_for(for_each + for_each / 5);
+        let filter = |name: &String| {
+            let name =
+                format!("filter-{:016x}", tidegate_core::fingerprint(name.as_bytes()) as u64);
+            hot.shared_words(&name, words).map(Filter::over)
+        };
+        let filters = shards.iter().map(filter).collect::<Result<Vec<_>, _>>()?;
+        let nodes = |class| hot.geometry(class).map_or(0, |geometry| geometry.nodes());
+        let nodes = nodes(Class::Narrow) + nodes(Class::Wide);
+        let heat = Heat::over(hot.shared_words("heat", Heat::words_for(nodes))?);
+        let inner = Arc::new(Inner {
+            heat,
+            troubles: Mutex::new(vec![None; filters.len()]),
+            filters,
+            rows,
+            settings,
+            tally: Tally::default(),
+            fetches: Fetches::default(),
+            tokens: AtomicU64::new(RandomState::new().hash_one("token")),
+            hot,
+        });
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("tidegate-tiers")
+            .enable_all()
+            .build()?;
+        runtime.spawn(fetch::serve(Arc::downgrade(&inner)));
+        Ok(Tiered { inner, runtime: Some(runtime) })
+    }
+
+    /// Where operations of databases run.
+    pub(crate) fn runtime(&self) -> io::Result<tokio::runtime::Handle> {
+        let runtime = self.runtime.as_ref().map(|runtime| runtime.handle().clone());
+        runtime.ok_or_else(|| io::Error::other("the tiers are being closed"))
+    }
+
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Tally { moved_down, fetched, fetched_in_vain, spared, failed, without_row, removed } =
+            &self.inner.tally;
+        Counts {
+            moved_down: read(moved_down),
+            fetched: read(fetched),
+            fetched_in_vain: read(fetched_in_vain),
+            spared: read(spared),
+            failed: read(failed),
+            without_row: read(without_row),
+            removed: read(removed),
+        }
+    }
+
+    /// Why a database does not answer, if one does not.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.inner.trouble()
+    }
+
+    /// Whether it is known which counters are cold. Before that, each new counter is looked up.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.inner.filters.iter().all(Filter::is_complete)
+    }
+}
+
+impl Drop for Tiered {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl fmt::Debug for Tiered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tiered").field("rows", &self.inner.rows).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// Whether a shard may have a row of this key.
+    #[inline]
+    pub(crate) fn may_be_cold(&self, key: &Hashed) -> bool {
+        self.filters.iter().any(|filter| filter.may_have(key))
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.tokens.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Notes how an operation of a shard has ended.
+    pub(crate) fn note(&self, shard: usize, failed: Option<String>) {
+        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(last) = troubles.get_mut(shard) else { return };
+        if let Some(cause) = &failed {
+            add(&self.tally.failed, 1);
+            if last.is_none() {
+                tracing::warn!(
+                    shard = self.rows.shards()[shard],
+                    cause,
+                    "a database of cold counters does not answer"
+                );
+            }
+        } else if last.is_some() {
+            tracing::info!(
+                shard = self.rows.shards()[shard],
+                "the database of cold counters answers again"
+            );
+        }
+        *last = failed;
+    }
+
+    fn trouble(&self) -> Option<String> {
+        let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        let shards = self.rows.shards();
+        let mut each = shards.iter().zip(&*troubles);
+        each.find_map(|(shard, cause)| Some(format!("{shard}: {}", cause.as_ref()?)))
+    }
+
+    /// Makes an update, unless a counter that is not hot has to be settled first.
+    #[inline]
+    fn attempt(
+        &self,
+        keys: &[Hashed],
+        known: &Known,
+        now: Timestamp,
+        update: &mut Update<'_>,
+    ) -> Result<(), Stop> {
+        let settled = &*known.settled;
+        keys.iter().for_each(|key| self.heat.prefetch(key));
+        let mut all = Keys::new();
+        if !settled.is_empty() {
+            let seed = self.hot.seed();
+            all.extend_from_slice(keys);
+            all.extend(settled.iter().map(|key| record_key(seed, key)));
+        }
+        let mut missing = Keys::new();
+        let run = |entries: &mut Entries<'_>| {
+            let (mut new, mut rowless) = (0, Keys::new());
+            for (index, key) in keys.iter().enumerate() {
+                if !entries.get(index).is_new() {
+                    continue;
+                }
+                new += 1;
+                if self.may_be_cold(key) && !is_settled(entries, keys.len(), settled, key) {
+                    let to = if known.failed.contains(key) { &mut rowless } else { &mut missing };
+                    if !to.contains(key) {
+                        to.push(*key);
+                    }
+                }
+            }
+            if !missing.is_empty() {
+                return;
+            }
+            update(entries);
+            if new > 0 {
+                add(&self.tally.spared, new - rowless.len() as u64);
+                self.do_without(entries, keys, settled, &rowless, now);
+                self.leave_records(entries, keys, settled, now);
+            }
+        };
+        let nanos = now.as_nanos();
+        let updated = match settled.is_empty() {
+            true => self.hot.update_many(keys, nanos, run),
+            false => self.hot.update_many(&all, nanos, run),
+        };
+        match updated {
+            Err(error) => Err(Stop::Failed(error.into())),
+            Ok(()) if !missing.is_empty() => Err(Stop::Missing(missing)),
+            Ok(()) => {
+                keys.iter().for_each(|key| self.heat.used(key));
+                Ok(())
+            }
+        }
+    }
+
+    /// After an update: a counter that is hot now has no record of its absence.
+    fn leave_records(
+        &self,
+        entries: &mut Entries<'_>,
+        keys: &[Hashed],
+        settled: &[Hashed],
+        now: Timestamp,
+    ) {
+        for (index, key) in settled.iter().enumerate() {
+            let Some(of) = keys.iter().position(|other| other == key) else { continue };
+            let is_hot = {
+                let entry = entries.get(of);
+                *entry.expires_at > now.as_nanos() && entry.state.iter().any(|word| *word != 0)
+            };
+            let record = entries.get(keys.len() + index);
+            if is_hot && matches!(Record::read(record.state), Some((_, Record::Absent))) {
+                record.state.fill(0);
+            }
+        }
+    }
+
+    /// After an update on counters whose rows could not be read, as if they had none.
+    fn do_without(
+        &self,
+        entries: &mut Entries<'_>,
+        keys: &[Hashed],
+        settled: &[Hashed],
+        rowless: &[Hashed],
+        now: Timestamp,
+    ) {
+        for key in rowless {
+            if self.settings.missing == Missing::Allow {
+                let Some(index) = keys.iter().position(|other| other == key) else { continue };
+                entries.get(index).state.fill(0);
+            } else if let Some(index) = settled.iter().position(|other| other == key) {
+                // Whatever the rows say, they are stale from now on.
+                let record = entries.get(keys.len() + index);
+                let pass = self.hot.completed_pass() as u32;
+                Record::Fetched { moved_at: u32::MAX, pass }.write(key, record.state);
+                *record.expires_at = now.as_nanos().saturating_add(FOR_EVER * SECOND);
+            }
+        }
+        add_if_any(&self.tally.without_row, rowless.len() as u64);
+    }
+
+    /// Makes an update whose counters must be fetched first.
+    async fn update_later(
+        &self,
+        keys: &[Hashed],
+        now: Timestamp,
+        update: &mut Update<'_>,
+        mut missing: Keys,
+    ) -> Result<(), Undecided> {
+        let mut known = Known::default();
+        for _ in 0..TRIES_MAX {
+            // All are asked for before the first is waited for.
+            let fetches: Result<SmallVec<[_; 4]>, _> =
+                missing.iter().map(|key| self.fetches.join(key)).collect();
+            for (key, fetch) in missing.iter().zip(fetches?) {
+                match fetch.await {
+                    Ok(()) => {}
+                    Err(Undecided::Unreachable { .. })
+                        if self.settings.missing != Missing::Deny =>
+                    {
+                        known.failed.push(*key);
+                    }
+                    Err(error) => {
+                        let is_away = matches!(error, Undecided::Unreachable { .. });
+                        add(&self.tally.without_row, u64::from(is_away));
+                        return Err(error);
+                    }
+                }
+                if !known.settled.contains(key) {
+                    known.settled.push(*key);
+                }
+            }
+            match self.attempt(keys, &known, now, update) {
+                Ok(()) => return Ok(()),
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::Missing(more)) => missing = more,
+            }
+        }
+        let cause = "other processes fetch the same counters".to_owned();
+        Err(Undecided::Unreachable { cause })
+    }
+}
+
+/// Whether a record says that a counter which is not hot has no row that counts.
+fn is_settled(entries: &mut Entries<'_>, first: usize, settled: &[Hashed], key: &Hashed) -> bool {
+    let Some(index) = settled.iter().position(|other| other == key) else { return false };
+    match Record::read(entries.get(first + index).state) {
+        Some((of, Record::Absent | Record::Fetched { .. })) => of == *key,
+        Some((_, Record::Fetching { .. })) | None => false,
+    }
+}
+
+#[inline]
+fn add_if_any(count: &AtomicU64, more: u64) {
+    if more > 0 {
+        add(count, more);
+    }
+}
+
+impl Counters for Tiered {
+    fn seed(&self) -> u64 {
+        self.inner.hot.seed()
+    }
+
+    fn state_words(&self) -> usize {
+        Counters::state_words(&*self.inner.hot)
+    }
+
+    fn capacity(&self) -> u64 {
+        Counters::capacity(&*self.inner.hot)
+    }
+
+    fn answers(&self) -> Answers {
+        Answers::MostlyAtOnce
+    }
+
+    fn update<'u>(
+        &'u self,
+        keys: &'u [Hashed],
+        now: Timestamp,
+        update: &'u mut Update<'u>,
+    ) -> Updating<'u> {
+        match self.inner.attempt(keys, &Known::default(), now, update) {
+            Ok(()) => Updating::Done(Ok(())),
+            Err(Stop::Failed(error)) => Updating::Done(Err(error)),
+            Err(Stop::Missing(missing)) => {
+                // Begun now, also if nobody waits: a caller that cannot wait comes again.
+                missing.iter().for_each(|key| drop(self.inner.fetches.join(key)));
+                Updating::Later(Box::pin(self.inner.update_later(keys, now, update, missing)))
+            }
+        }
+    }
+}
