@@ -14,24 +14,20 @@ mod schema;
 mod thin;
 mod write;
 
-pub use error::{DatabaseError, Kind, shown};
+pub use error::DatabaseError;
 pub use read::AnswerError;
 pub use thin::{Thinned, Thinner};
 pub use write::{PartId, Written};
 
 use crate::retention::{Calendar, Retention, Width};
 use crate::series::{Series, Tally};
-use dialect::Dialect;
-use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::{AnyConnection, AnyPool, Connection, Executor, Row};
 use std::collections::{BTreeMap, HashSet};
-use std::fs::OpenOptions;
 use std::hash::BuildHasher;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Mutex;
 use std::time::Duration;
+use tidegate_sql::{Connector, Dialect, make_private, sqlite_url};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A count stops here: 2^53, which JSON and SQLite's sums have exactly.
@@ -42,9 +38,6 @@ const WRITERS: u32 = 2;
 const READERS: u32 = 3;
 /// A connection is made within this time, or not at all.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Two seconds of tries.
-const SET_UP_TRIES: u32 = 100;
-const SET_UP_PAUSE: Duration = Duration::from_millis(20);
 /// The lowest identity of a series of all. These rows come last in the order of locks, as every writer has to wait for them.
 const ALL_FIRST: i64 = 1 << 62;
 /// Series that are known to be in the database: 16 MB.
@@ -80,18 +73,7 @@ impl Settings {
     /// The database in a data directory.
     #[must_use]
     pub fn sqlite(file: &Path) -> Settings {
-        // A path may have characters that mean something in a URL.
-        let escaped: String = file
-            .to_string_lossy()
-            .chars()
-            .map(|c| match c {
-                '%' => "%25".to_owned(),
-                '?' => "%3F".to_owned(),
-                '#' => "%23".to_owned(),
-                c => c.to_string(),
-            })
-            .collect();
-        let settings = Settings::new(format!("sqlite://{escaped}?mode=rwc"));
+        let settings = Settings::new(sqlite_url(file));
         Settings { file: Some(file.to_owned()), ..settings }
     }
 
@@ -128,26 +110,15 @@ impl Database {
     /// If the server cannot be reached, refuses the user, or has tables of a newer program.
     pub async fn open(settings: Settings) -> Result<Database, DatabaseError> {
         settings.check()?;
-        let dialect = Dialect::of(&settings.url)?;
-        sqlx::any::install_default_drivers();
         if let Some(file) = &settings.file {
-            // Values are those of clients. SQLite would let everybody read them, and gives its other files this mode.
-            let mut options = OpenOptions::new();
-            let made = options.create(true).append(true).mode(0o600).open(file);
-            // If it cannot be made, SQLite says so.
-            drop(made);
+            // Values are those of clients. If the file cannot be made, SQLite says so.
+            let _ = make_private(file);
         }
+        let connector = Connector::new(&settings.url, CONNECT)?;
+        let dialect = connector.dialect();
         let error = |error| DatabaseError::of(dialect, &error);
-        let mut options = AnyConnectOptions::from_str(&settings.url).map_err(error)?;
-        // Statements with thousands of parameters have no place in a log.
-        options = sqlx::ConnectOptions::disable_statement_logging(options);
         // A pool tries again for a while, and hides why it has no connection.
-        let connecting = AnyConnection::connect_with(&options);
-        let mut connection = match tokio::time::timeout(CONNECT, connecting).await {
-            Ok(connection) => connection.map_err(error)?,
-            Err(_) => return Err(DatabaseError::Slow(CONNECT.as_secs())),
-        };
-        set_up(&mut connection, dialect).await.map_err(error)?;
+        let mut connection = connector.connect().await?;
         if dialect == Dialect::Postgres {
             check_encoding(&mut connection).await.map_err(error)??;
         }
@@ -155,15 +126,7 @@ impl Database {
         schema::migrate(&mut connection, dialect, hour).await?;
         let seed = number(&mut connection, dialect, "seed", "").await.map_err(error)?;
         connection.close().await.map_err(error)?;
-        let pool = |connections: u32| {
-            AnyPoolOptions::new().max_connections(connections).acquire_timeout(CONNECT)
-        };
-        let readers = pool(READERS)
-            .after_connect(move |connection, _| Box::pin(set_up_reader(connection, dialect)))
-            .connect_lazy_with(options.clone());
-        let pool = pool(WRITERS)
-            .after_connect(move |connection, _| Box::pin(set_up_writer(connection, dialect)))
-            .connect_lazy_with(options);
+        let (pool, readers) = (connector.writers(WRITERS), connector.readers(READERS));
         let seed = seed.cast_unsigned();
         Ok(Database { pool, readers, dialect, settings, seed, known: Mutex::default() })
     }
@@ -207,22 +170,6 @@ impl Database {
     }
 }
 
-/// Settings of a new connection.
-async fn set_up(connection: &mut AnyConnection, dialect: Dialect) -> sqlx::Result<()> {
-    for setting in dialect.settings() {
-        let mut tries = 0;
-        // SQLite refuses to become a write-ahead log at once, without its timeout, while another process does the same.
-        while let Err(error) = connection.execute(*setting).await {
-            tries += 1;
-            if tries == SET_UP_TRIES || !dialect.is_locked(&error) {
-                return Err(error);
-            }
-            tokio::time::sleep(SET_UP_PAUSE).await;
-        }
-    }
-    Ok(())
-}
-
 /// Values have any characters. A database that refuses some would refuse whole parts for them.
 async fn check_encoding(connection: &mut AnyConnection) -> sqlx::Result<Result<(), DatabaseError>> {
     let row = connection.fetch_one("SELECT CAST(current_setting('server_encoding') AS TEXT)");
@@ -230,28 +177,6 @@ async fn check_encoding(connection: &mut AnyConnection) -> sqlx::Result<Result<(
     // The second takes any bytes as they are.
     let takes_all = ["UTF8", "SQL_ASCII"].contains(&encoding.as_str());
     Ok(if takes_all { Ok(()) } else { Err(DatabaseError::Encoding(encoding)) })
-}
-
-async fn set_up_writer(connection: &mut AnyConnection, dialect: Dialect) -> sqlx::Result<()> {
-    set_up(connection, dialect).await?;
-    for setting in dialect.writer_settings() {
-        connection.execute(*setting).await?;
-    }
-    Ok(())
-}
-
-/// Settings of a connection for answers: it changes nothing, and a statement ends soon after its answer is given up.
-async fn set_up_reader(connection: &mut AnyConnection, dialect: Dialect) -> sqlx::Result<()> {
-    set_up(connection, dialect).await?;
-    // Of these the server knows one; MariaDB and MySQL have different ones.
-    let mut outcome = Ok(());
-    for setting in dialect.reader_settings() {
-        outcome = connection.execute(*setting).await.map(drop);
-        if outcome.is_ok() {
-            break;
-        }
-    }
-    outcome
 }
 
 /// A number of `tidegate_meta`.

@@ -8,6 +8,7 @@ use crate::query::Query;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tidegate_limits::{Statistic, suggestion};
+use tidegate_sql::SqlError;
 
 /// More than a statistic has keys and parameters, several times.
 const PARAMETERS_MAX: usize = 32;
@@ -51,7 +52,7 @@ pub async fn respond(
     match database.answer(&query, now).await {
         Ok(answer) => Response { status: 200, body: answer.json() },
         Err(AnswerError::Query(wrong)) => error(400, &wrong.to_string()),
-        Err(AnswerError::Database(slow @ DatabaseError::Slow(_))) => {
+        Err(AnswerError::Database(slow @ DatabaseError::Sql(SqlError::Slow(_)))) => {
             error(504, &format!("the database of statistics: {slow}"))
         }
         // What the server says may name hosts and users.
@@ -89,7 +90,7 @@ mod tests {
     use crate::aggregator::{Aggregator, Bounds};
     use crate::backlog::Backlog;
     use crate::series::Counts;
-    use crate::testing::{Kind, Server};
+    use crate::testing::{Databases, Kind, Server};
     use tidegate_limits::Rules;
 
     const NOW: i64 = 1_795_600_800;

@@ -7,11 +7,12 @@ mod outage;
 
 use crate::backlog::Backlog;
 use crate::batch::{Batch, Point};
-use crate::database::{Database, DatabaseError, PartId, Settings, Thinned, Thinner, random, shown};
+use crate::database::{Database, DatabaseError, PartId, Settings, Thinned, Thinner, random};
 use crate::series::Counts;
 use outage::Outage;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tidegate_sql::{SqlError, shown};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
@@ -166,7 +167,7 @@ impl Writing {
             match timeout(PATIENCE, self.work()).await {
                 Ok(Ok(())) => self.succeeded(),
                 Ok(Err(error)) => self.failed(&error).await,
-                Err(_) => self.failed(&DatabaseError::Slow(PATIENCE.as_secs())).await,
+                Err(_) => self.failed(&SqlError::Slow(PATIENCE).into()).await,
             }
         }
         if let Some(database) = self.database() {

@@ -1,7 +1,7 @@
 //! Bounded series: those without points are removed, and when a statistic is nearly full, the least used become a part
 //! of the others.
 
-use super::dialect::{chunks, rows};
+use super::dialect::sum;
 use super::roll::{Mark, NONE};
 use super::schema::VALUES;
 use super::thin::Locked;
@@ -11,6 +11,7 @@ use crate::series::{Series, Tally};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 use std::collections::{BTreeMap, BinaryHeap};
+use tidegate_sql::{chunks, rows};
 
 /// Series of one transaction.
 const SERIES: usize = 64;
@@ -136,7 +137,7 @@ impl Database {
         for chunk in chunks(ids) {
             let sql = format!(
                 "SELECT {}, series FROM tidegate_points WHERE series IN {} AND width IN (60, 604800) GROUP BY series",
-                self.dialect.sum("allowed + denied"),
+                sum(self.dialect, "allowed + denied"),
                 rows(1, chunk.len())
             );
             let mut select = sqlx::query(self.dialect.sql(&sql));

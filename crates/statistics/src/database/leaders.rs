@@ -4,7 +4,7 @@
 //! Each part adds the counts of its own largest series. So a series that is among the largest of a time is a leader of it, and
 //! its sum here is at most its true one: good enough to say which series to add up. What answers say is added up from points.
 
-use super::dialect::rows;
+use super::dialect::add_counts;
 use super::{Database, stored};
 use crate::batch::Point;
 use crate::query::Order;
@@ -12,6 +12,7 @@ use crate::retention::Width;
 use crate::series::{Counts, Series};
 use sqlx::{AnyConnection, Row};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use tidegate_sql::{chunks, rows};
 
 /// Leaders of a part, by each order.
 const OF_PART: usize = 32;
@@ -40,11 +41,11 @@ impl Database {
         present: &HashSet<i64>,
     ) -> sqlx::Result<()> {
         let leaders: Vec<_> = self.leaders(points, present).into_iter().collect();
-        for chunk in super::dialect::chunks(&leaders) {
+        for chunk in chunks(&leaders) {
             let sql = format!(
                 "INSERT INTO tidegate_leaders (statistic, width, start, series, allowed, denied, hits) VALUES {} {}",
                 rows(chunk.len(), 7),
-                self.dialect.add_counts("tidegate_leaders", "statistic, width, start, series")
+                add_counts(self.dialect, "tidegate_leaders", "statistic, width, start, series")
             );
             let mut insert = sqlx::query(self.dialect.sql(&sql));
             for ((statistic, width, start, series), counts) in chunk {

@@ -3,7 +3,7 @@
 //! The database adds up, so an answer has as many rows as series and steps; only sketches are merged here. Rows of one width
 //! count, the widest that are in one step each, and minutes that are not rolled up yet.
 
-use super::dialect::rows as placeholders;
+use super::dialect::{largest, sum};
 use super::schema::{ALL, OTHER, VALUES};
 use super::{Database, DatabaseError, leaders};
 use crate::label::{label, labelled};
@@ -19,6 +19,7 @@ use std::collections::btree_map::Entry;
 use std::future::poll_fn;
 use std::time::Duration;
 use tidegate_limits::Statistic;
+use tidegate_sql::{SqlError, rows as placeholders};
 
 /// An answer takes so long at most.
 const SECONDS_MAX: u64 = 10;
@@ -58,7 +59,7 @@ impl Database {
         let limit = Duration::from_secs(SECONDS_MAX);
         match tokio::time::timeout(limit, self.answer_unbounded(query, now)).await {
             Ok(answer) => answer,
-            Err(_) => Err(DatabaseError::Slow(SECONDS_MAX).into()),
+            Err(_) => Err(DatabaseError::from(SqlError::Slow(limit)).into()),
         }
     }
 
@@ -369,7 +370,7 @@ impl Database {
         }
         let number =
             |column, name| format!("(SELECT {column} FROM tidegate_meta WHERE name = '{name}')");
-        let not_rolled = self.dialect.largest("?", &number("until", "rolled"));
+        let not_rolled = largest(self.dialect, "?", &number("until", "rolled"));
         // The mark of how far minutes are rolled up, in the same statement as the rows.
         let rest = format!(
             "AND (p.series > {} OR p.start >= {})",
@@ -392,7 +393,7 @@ impl Database {
         conditions: &str,
     ) -> String {
         let [allowed, denied, hits] =
-            ["allowed", "denied", "hits"].map(|column| self.dialect.sum(column));
+            ["allowed", "denied", "hits"].map(|column| sum(self.dialect, column));
         // If each series is a group, only the largest are looked up.
         let largest = if query.is_by_series() {
             format!("ORDER BY SUM({}) DESC LIMIT {most}", query.order.column(""))
@@ -480,7 +481,7 @@ impl Database {
     }
 
     fn sums(&self) -> String {
-        ["allowed", "denied", "hits"].map(|column| self.dialect.sum(column)).join(", ")
+        ["allowed", "denied", "hits"].map(|column| sum(self.dialect, column)).join(", ")
     }
 
     fn integer(&self) -> &'static str {

@@ -5,12 +5,12 @@
 //! transaction, while no writer writes; so a crash or a lost answer loses and doubles nothing. A point that comes later
 //! than its hour was rolled up is added to all widths by its writer.
 
-use super::dialect::{Dialect, chunks, rows};
 use super::thin::{Locked, ROWS};
 use super::{Database, Points};
 use crate::retention::Width;
 use sqlx::{AnyConnection, Row};
 use std::collections::BTreeMap;
+use tidegate_sql::{Dialect, chunks, rows};
 
 /// No identity is that low: it would be one of 2^64.
 pub(super) const NONE: i64 = i64::MIN;

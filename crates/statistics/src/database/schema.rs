@@ -5,11 +5,11 @@
 //! that were written, so that none is written twice. `tidegate_meta` has single numbers: the version, the generation of the
 //! series, the seed of their identities, how far minutes are rolled up, and the sidecar that thins, with the end of its lease.
 
-use super::dialect::Dialect;
 use super::error::DatabaseError;
 use super::random;
 use super::roll::NONE;
 use sqlx::{AnyConnection, Connection, Executor, Row};
+use tidegate_sql::Dialect;
 
 /// The version that this program makes.
 pub(super) const VERSION: i64 = 4;

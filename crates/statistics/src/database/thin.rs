@@ -3,7 +3,6 @@
 //! Each step is a small transaction, so a crash between two of them loses and doubles nothing. One of several sidecars does
 //! it, by a lease in the database; if the lease fails (clocks differ), locks of rows still keep the sums right.
 
-use super::dialect::{chunks, rows};
 use super::fold::Folding;
 use super::roll::{Mark, NONE};
 use super::{Database, DatabaseError};
@@ -12,6 +11,7 @@ use crate::series::{Counts, Tally};
 use crate::sketch::Sketch;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Connection, Row};
+use tidegate_sql::{chunks, rows};
 
 /// Rows that one transaction changes, if they are those of several series.
 pub(super) const ROWS: usize = 2_000;

@@ -1,6 +1,6 @@
 //! Writing a part of a batch: one transaction, once.
 
-use super::dialect::{chunks, rows};
+use super::dialect::{add_counts, replace_sketch};
 use super::roll::Mark;
 use super::schema::{ALL, OTHER, VALUES};
 use super::{ALL_FIRST, Database, DatabaseError, KNOWN_MAX, Points, number, stored};
@@ -13,6 +13,7 @@ use crate::sums;
 use sqlx::{AnyConnection, Executor, Row};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
+use tidegate_sql::{chunks, rows};
 
 /// Names a part for ever: the number of a writer, drawn at its start, and that of its part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -284,7 +285,7 @@ impl Database {
             let sql = format!(
                 "INSERT INTO tidegate_points (series, width, start, allowed, denied, hits) VALUES {} {}",
                 rows(chunk.len(), 6),
-                self.dialect.add_counts("tidegate_points", "series, width, start")
+                add_counts(self.dialect, "tidegate_points", "series, width, start")
             );
             let mut insert = sqlx::query(self.dialect.sql(&sql));
             for ((series, start), tally) in chunk {
@@ -315,7 +316,7 @@ impl Database {
                 "INSERT INTO tidegate_points (series, width, start, allowed, denied, hits, sketch) \
                  VALUES {} {}",
                 rows(chunk.len(), 7),
-                self.dialect.replace_sketch()
+                replace_sketch(self.dialect)
             );
             let mut insert = sqlx::query(self.dialect.sql(&sql));
             for ((series, start), sketch) in &chunk {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::aggregator::{Aggregator, Bounds};
 use crate::query::Query;
-use crate::testing::{Kind, Server, until};
+use crate::testing::{Databases, Kind, Server, until};
 use sqlx::{AnyConnection, Connection, Executor};
 use tidegate_limits::Statistic;
 

@@ -4,7 +4,7 @@ use super::scene::*;
 use crate::aggregator::{Aggregator, Bounds};
 use crate::database::{Database, Thinned, Thinner};
 use crate::label::label;
-use crate::testing::Server;
+use crate::testing::{Databases, Server};
 use tidegate_limits::Statistic;
 
 pub(super) async fn the_largest_series_come_first(server: &Server) {

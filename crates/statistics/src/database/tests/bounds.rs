@@ -2,7 +2,7 @@
 
 use super::scene::*;
 use crate::database::{Database, Thinned, Thinner};
-use crate::testing::Server;
+use crate::testing::{Databases, Server};
 
 async fn bounded(server: &Server, name: &str, series_max: u64) -> Database {
     let mut settings = server.create(name).await;

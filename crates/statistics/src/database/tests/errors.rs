@@ -2,7 +2,8 @@
 
 use super::scene::*;
 use crate::database::{Database, DatabaseError, Settings};
-use crate::testing::{Kind, Server};
+use crate::testing::{Databases, Kind, Server};
+use tidegate_sql::SqlError;
 
 pub(super) async fn tables_are_made_once(server: &Server) {
     let settings = server.create("made").await;
@@ -38,7 +39,10 @@ async fn error(url: &str) -> String {
 #[tokio::test]
 async fn a_url_that_cannot_be_is_refused_at_once() {
     for url in ["", "redis://x", "/var/lib/x.db", "postgres"] {
-        assert!(matches!(Settings::new(url).check(), Err(DatabaseError::Url)), "{url}");
+        assert!(
+            matches!(Settings::new(url).check(), Err(DatabaseError::Sql(SqlError::Url))),
+            "{url}"
+        );
         assert!(error(url).await.starts_with("expected a URL that begins with"), "{url}");
     }
 }

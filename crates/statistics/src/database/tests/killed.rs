@@ -2,7 +2,7 @@
 
 use super::scene::*;
 use crate::database::{Database, Settings, Thinner};
-use crate::testing::Server;
+use crate::testing::{Databases, Server};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 

@@ -5,7 +5,7 @@ use crate::database::{Database, Thinned, Thinner};
 use crate::label::label;
 use crate::query::{Answer, Query};
 use crate::series::Counts;
-use crate::testing::Server;
+use crate::testing::{Databases, Server};
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_limits::Statistic;
 

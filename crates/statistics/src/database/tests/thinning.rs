@@ -4,7 +4,7 @@ use super::scene::*;
 use crate::database::{Database, Thinned, Thinner};
 use crate::retention::{Calendar, Width};
 use crate::series::Counts;
-use crate::testing::Server;
+use crate::testing::{Databases, Server};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use super::scene::*;
 use crate::database::Written;
-use crate::testing::Server;
+use crate::testing::{Databases, Server};
 use std::sync::Arc;
 
 pub(super) async fn eight_writers_lose_and_double_nothing(server: &Server) {
