@@ -104,6 +104,44 @@ impl Dialect {
         self == Dialect::Sqlite && code.is_some_and(|code| code & 0xff == BUSY)
     }
 
+    /// Whether a transaction lost against another one, so that it can succeed if it runs again.
+    #[must_use]
+    pub fn is_conflict(self, error: &sqlx::Error) -> bool {
+        let code = error.as_database_error().and_then(|error| error.code());
+        match self {
+            Dialect::Sqlite => self.is_locked(error),
+            // A serialization failure and a deadlock. MySQL has the first one for both.
+            Dialect::Postgres | Dialect::Mysql => {
+                code.is_some_and(|code| ["40001", "40P01"].contains(&code.as_ref()))
+            }
+        }
+    }
+
+    /// Whether a statement names a table that is not there.
+    #[must_use]
+    pub fn is_table_missing(self, error: &sqlx::Error) -> bool {
+        let Some(error) = error.as_database_error() else { return false };
+        match self {
+            // It has no code of its own.
+            Dialect::Sqlite => error.message().starts_with("no such table"),
+            Dialect::Postgres => error.code().is_some_and(|code| code == "42P01"),
+            Dialect::Mysql => error.code().is_some_and(|code| code == "42S02"),
+        }
+    }
+
+    /// Whether the connection can do nothing any more, as its server ended or was restarted.
+    #[must_use]
+    pub fn is_disconnected(self, error: &sqlx::Error) -> bool {
+        match error {
+            sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => true,
+            // What a server says before it ends.
+            _ => error
+                .as_database_error()
+                .and_then(|error| error.code())
+                .is_some_and(|code| code.starts_with("57P") || code.starts_with("08")),
+        }
+    }
+
     /// Statements for each new connection.
     #[must_use]
     pub fn settings(self) -> &'static [&'static str] {

@@ -156,6 +156,32 @@ impl Server {
         }
     }
 
+    /// Stops all its processes where they are, as a machine that stands still does.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let Some(process) = &self.process else { return };
+        let parent = process.id();
+        let children = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+            let process: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            // After the name, which may have spaces, come the state and the parent.
+            let of = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok()?;
+            (of == parent).then_some(process)
+        });
+        for process in std::iter::once(parent).chain(children) {
+            // A child may have ended meanwhile.
+            let _ = kill_process(Pid::from_raw(process.cast_signed()).unwrap(), signal);
+        }
+    }
+
     /// Starts PostgreSQL again, so that it takes TLS. Returns the file of its certificate, for the name `localhost`.
     pub async fn with_tls(&mut self) -> PathBuf {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
