@@ -1,6 +1,7 @@
 //! The command line: clap types only. [`crate::defaults`] merges it with the other sources of options.
 
 pub(crate) mod authority;
+pub(crate) mod cold;
 mod connections;
 mod frs;
 mod http;
@@ -200,6 +201,9 @@ pub(crate) struct ServeOptions {
 
     #[command(flatten)]
     pub(crate) authority: AuthorityOptions,
+
+    #[command(flatten)]
+    pub(crate) cold: cold::ColdOptions,
 
     #[command(flatten)]
     pub(crate) statistics: StatisticsOptions,

@@ -81,9 +81,9 @@ pub struct Listed {
     pub moved_at: u32,
 }
 
-/// A position in the keys of a shard.
+/// A position in the keys of a shard: the bucket after which it goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cursor(u32);
+pub struct Cursor(pub u32);
 
 /// Some keys of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,7 +172,7 @@ impl Cold {
         self.write(shard, rows.iter().map(Edit::Put).collect(), now).await.map(drop)
     }
 
-    /// Removes the rows that still have this version. Returns how many they were.
+    /// Removes the rows that have this version or an older one. Returns how many they were.
     ///
     /// # Errors
     /// Those of [`Self::put`].

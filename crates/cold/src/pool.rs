@@ -55,7 +55,8 @@ impl Pool {
         let connection = match (idle, self.role) {
             (Some((connection, _)), _) => connection,
             (None, Role::Reads) => self.connector.connect_reader().await?,
-            (None, Role::Writes) => self.connector.connect_writer().await?,
+            // A counter leaves the memory once its row is written.
+            (None, Role::Writes) => self.connector.connect_durable_writer().await?,
         };
         Ok(Held { connection, is_new, pool: self, _room: room })
     }

@@ -19,7 +19,7 @@ use tidegate_store::Hashed;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Edit<'a> {
     Put(&'a Row),
-    /// Unless it was written again, so that it has another version.
+    /// Unless it was written again, so that it has a later version.
     Remove(Hashed, u32),
     /// Of the key's bucket, only what has expired is dropped.
     Tidy(Hashed),
@@ -166,7 +166,7 @@ fn apply(rows: &mut Vec<Row>, edits: &[Edit<'_>]) -> u64 {
         match (edit, found) {
             (Edit::Put(row), Ok(index)) => rows[index] = (*row).clone(),
             (Edit::Put(row), Err(index)) => rows.insert(index, (*row).clone()),
-            (Edit::Remove(_, version), Ok(index)) if rows[index].moved_at == *version => {
+            (Edit::Remove(_, version), Ok(index)) if rows[index].moved_at <= *version => {
                 rows.remove(index);
                 removed += 1;
             }

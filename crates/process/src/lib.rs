@@ -7,6 +7,7 @@
 #![allow(missing_docs, reason = "used in this workspace alone; a good name is not explained again")]
 
 mod channel;
+mod cold;
 mod console;
 mod endpoints;
 mod lifecycle;
@@ -23,6 +24,7 @@ mod statistics;
 mod top;
 mod workers;
 
+pub use cold::{COLD_FILE, ColdSettings};
 pub use logging::{LogFormat, LogSettings};
 pub use service::OpenFeed;
 pub use settings::{Settings, WORKERS_MAX};

@@ -1,6 +1,7 @@
 //! The parts that each serving process has: the authority, its limits, and the endpoints in front of it.
 
 use crate::Settings;
+use crate::cold::ColdCounters;
 use crate::neighbours::{self, Fingerprint};
 use crate::shared::{self, SharedCounters};
 use crate::statistics::Statistics;
@@ -9,12 +10,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_authority::{Authority, Observer, Observers};
+use tidegate_authority::{Authority, Counters, Observer, Observers};
 use tidegate_feeds::Feed;
 use tidegate_limits::Rules;
 use tidegate_recent::{Recent, Sink, Sinks};
 use tidegate_servers::http::{MetricsPage, PageForm};
-use tidegate_servers::{Health, Overload, Replies, Shared, SharedHealth};
+use tidegate_servers::{ColdHealth, Health, Overload, Replies, Shared, SharedHealth};
 use tidegate_statistics::Bounds;
 use tidegate_stats::{Metrics, MoreCounts, RuleUse, Snapshot, SpanCounts};
 use tidegate_store::Cluster;
@@ -35,6 +36,8 @@ pub(crate) struct Service {
     pub(crate) feed: Arc<dyn Feed>,
     pub(crate) store: Arc<Cluster>,
     shared: Option<SharedCounters>,
+    /// None if idle counters stay in memory.
+    cold: Option<ColdCounters>,
     /// None if there is no place for them.
     pub(crate) statistics: Option<Arc<Statistics>>,
     /// None if nobody wants to know who is limited.
@@ -68,7 +71,13 @@ impl Service {
         }
         before(&rules)?;
         let store = Arc::new(tidegate_data_dir::open(&settings.data_dir, settings.workers)?);
-        let (local, modes) = (store.clone(), settings.modes);
+        let modes = settings.modes;
+        let cold = settings.cold.as_ref().zip(data_dir);
+        let cold = cold.map(|(cold, dir)| ColdCounters::open(cold, &store, dir)).transpose()?;
+        let local: Arc<dyn Counters> = match &cold {
+            Some(cold) => cold.counters(),
+            None => store.clone(),
+        };
         let shared = settings.shared.as_ref();
         let shared = shared.map(|shared| SharedCounters::open(shared, data_dir));
         let shared = shared.transpose()?;
@@ -89,6 +98,7 @@ impl Service {
             feed,
             store,
             shared,
+            cold,
             statistics,
             top,
             tracer,
@@ -101,6 +111,16 @@ impl Service {
     /// Whether servers of shared counters answer; none if there are none. Must be called in a runtime.
     pub(crate) fn shared_health(&self) -> Option<SharedHealth> {
         self.shared.as_ref().map(|shared| shared.watch(self.authority.clone()))
+    }
+
+    /// Whether the databases of cold counters answer; none if there are none. Must be called in a runtime.
+    pub(crate) fn cold_health(&self) -> Option<ColdHealth> {
+        self.cold.as_ref().map(ColdCounters::watch)
+    }
+
+    /// Moves idle counters to their databases, until [`finish`](Self::finish).
+    pub(crate) fn start_moves(&self) -> anyhow::Result<()> {
+        self.cold.as_ref().map_or(Ok(()), ColdCounters::start_moves)
     }
 
     /// Gives back tokens of shared counters that are not used, until it is aborted. Must be called in a runtime.
@@ -129,7 +149,7 @@ impl Service {
         Some(tokio::spawn(neighbours::watch(dir, fingerprint)))
     }
 
-    /// Writes the last statistics and sends the last spans, once nothing is decided any more.
+    /// Writes the last statistics, sends the last spans and ends moves, once nothing is decided any more.
     pub(crate) async fn finish(&self, recording: Option<JoinHandle<()>>) {
         let statistics = async {
             if let Some((statistics, recording)) = self.statistics.as_ref().zip(recording) {
@@ -141,7 +161,13 @@ impl Service {
                 tracer.finish(SPANS_MAX).await;
             }
         };
-        tokio::join!(statistics, spans);
+        let moves = async {
+            if let Some(cold) = self.cold.clone() {
+                // A panic was logged.
+                let _ = tokio::task::spawn_blocking(move || cold.stop_moves()).await;
+            }
+        };
+        tokio::join!(statistics, spans, moves);
     }
 
     /// What endpoints of this process share.
@@ -164,8 +190,8 @@ impl Service {
     fn page(&self, scope: Scope) -> ProcessMetrics {
         let (metrics, store) = (self.metrics.clone(), self.store.clone());
         let (shared, statistics) = (self.shared.clone(), self.statistics.clone());
-        let tracer = self.tracer.clone();
-        ProcessMetrics { metrics, store, shared, statistics, tracer, scope }
+        let (cold, tracer) = (self.cold.clone(), self.tracer.clone());
+        ProcessMetrics { metrics, store, shared, cold, statistics, tracer, scope }
     }
 }
 
@@ -221,6 +247,7 @@ pub(crate) struct ProcessMetrics {
     metrics: Metrics,
     store: Arc<Cluster>,
     shared: Option<SharedCounters>,
+    cold: Option<ColdCounters>,
     statistics: Option<Arc<Statistics>>,
     tracer: Option<Tracer>,
     scope: Scope,
@@ -263,7 +290,8 @@ impl ProcessMetrics {
             let tidegate_traces::SpanCounts { exported, dropped } = tracer.counts();
             SpanCounts { exported, dropped }
         });
-        MoreCounts { shared, statistics, spans }
+        let cold = self.cold.as_ref().map(ColdCounters::counts);
+        MoreCounts { shared, cold, statistics, spans }
     }
 
     fn read(&self) -> Snapshot {

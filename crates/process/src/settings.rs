@@ -1,5 +1,6 @@
 //! All settings, checked by the caller.
 
+use crate::cold::ColdSettings;
 use crate::logging::LogSettings;
 use crate::shared::SharedSettings;
 use crate::statistics::StatisticsSettings;
@@ -17,6 +18,8 @@ pub struct Settings {
     pub modes: Modes,
     /// None if counters are of this machine alone.
     pub shared: Option<SharedSettings>,
+    /// None if idle counters stay in memory.
+    pub cold: Option<ColdSettings>,
     pub statistics: StatisticsSettings,
     /// Whether it is known who is limited now.
     pub top: bool,

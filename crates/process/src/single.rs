@@ -28,7 +28,8 @@ pub(crate) async fn serve(
         tidegate_data_dir::maintain(service.store.clone(), settings.data_dir.sync_interval);
     let draining = watch::Sender::new(false);
     let shared = service.shared_health();
-    let health = Health { draining: draining.subscribe(), store, workers: None, shared };
+    let cold = service.cold_health();
+    let health = Health { draining: draining.subscribe(), store, workers: None, shared, cold };
     let shared = service.shared(health, Overload::start());
     let services = DecisionServices::new(&shared, settings)?;
     for address in &addresses {
@@ -52,6 +53,7 @@ pub(crate) async fn serve(
         services.rls.reload_files();
         http_tls.iter().for_each(|tls| tls.reload());
     };
+    service.start_moves()?;
     let (tending, recording) = (service.tend(), service.record());
     let ended = lifecycle.until_stopped(&mut signals, reload, decisions.failed()).await;
     let drain = async {

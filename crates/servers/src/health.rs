@@ -13,6 +13,15 @@ pub struct Health {
     pub workers: Option<watch::Receiver<usize>>,
     /// None if no machine shares the counters.
     pub shared: Option<SharedHealth>,
+    /// None if counters stay in memory.
+    pub cold: Option<ColdHealth>,
+}
+
+/// Whether the databases of cold counters answer.
+#[derive(Debug, Clone)]
+pub struct ColdHealth {
+    /// Why one of them does not. What is in memory is decided nevertheless.
+    pub cause: watch::Receiver<Option<String>>,
 }
 
 /// Whether all servers of shared counters answer.
@@ -64,6 +73,10 @@ impl Health {
         );
         let warning = self.shared.as_ref().and_then(|shared| shared.warning.borrow().clone());
         causes.extend(warning.map(|warning| format!("shared counters: {warning}")));
+        let cold = self.cold.as_ref().and_then(|cold| cold.cause.borrow().clone());
+        causes.extend(
+            cold.map(|cause| format!("a database of cold counters does not answer: {cause}")),
+        );
         (!causes.is_empty()).then(|| causes.join("; "))
     }
 }

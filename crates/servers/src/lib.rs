@@ -24,7 +24,7 @@ mod spans;
 mod tls;
 
 pub use address::{Address, Listener};
-pub use health::{Health, SharedHealth};
+pub use health::{ColdHealth, Health, SharedHealth};
 pub use overload::Overload;
 pub use replies::{HeaderNames, Replies};
 pub use shared::Shared;

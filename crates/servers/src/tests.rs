@@ -99,7 +99,7 @@ pub(crate) fn shared(
         authority: Arc::new(authority),
         observer,
         replies: Arc::default(),
-        health: Health { draining: stopped, store, workers: None, shared: None },
+        health: Health { draining: stopped, store, workers: None, shared: None, cold: None },
         overload: Overload::start(),
         tracer: None,
     }

@@ -76,6 +76,19 @@ impl Connector {
         Ok(connection)
     }
 
+    /// A connection for changes that the end of the machine must not undo.
+    ///
+    /// # Errors
+    /// As [`Connector::connect`].
+    pub async fn connect_durable_writer(&self) -> Result<AnyConnection, SqlError> {
+        let mut connection = self.connect_writer().await?;
+        for setting in self.dialect.durable_settings() {
+            let set = connection.execute(*setting).await;
+            set.map_err(|error| SqlError::of(self.dialect, &error))?;
+        }
+        Ok(connection)
+    }
+
     /// A connection that changes nothing. A statement ends soon after its answer is given up.
     ///
     /// # Errors

@@ -172,6 +172,15 @@ impl Dialect {
         }
     }
 
+    /// Settings of connections whose changes must be on the disk when they are made: after the end of the machine, too.
+    pub fn durable_settings(self) -> &'static [&'static str] {
+        match self {
+            Dialect::Sqlite => &["PRAGMA synchronous = FULL"],
+            // They do it by default.
+            Dialect::Postgres | Dialect::Mysql => &[],
+        }
+    }
+
     /// Settings of connections for answers; the first that the server knows counts.
     #[must_use]
     pub fn reader_settings(self) -> &'static [&'static str] {

@@ -6,6 +6,7 @@
 
 #![allow(missing_docs, reason = "used in this workspace alone; a good name is not explained again")]
 
+mod cold;
 mod counter;
 mod metrics;
 mod process;
@@ -19,6 +20,7 @@ mod statistics;
 mod store;
 mod times;
 
+pub use cold::ColdCounts;
 pub use metrics::{Metrics, MoreCounts};
 pub use rule_use::{RuleHits, RuleUse};
 pub use shared::SharedCounts;

@@ -1,5 +1,6 @@
 //! The counts of one process.
 
+use crate::cold::{self, ColdCounts};
 use crate::counter::{Counter, CounterFamily};
 use crate::process;
 use crate::rule_counters::RuleMetrics;
@@ -32,6 +33,8 @@ struct Answers {
 pub struct MoreCounts {
     /// Of the engine of shared counters, if there is one.
     pub shared: Option<SharedCounts>,
+    /// None if counters stay in memory.
+    pub cold: Option<ColdCounts>,
     /// None if no statistics are kept.
     pub statistics: Option<StatisticsCounts>,
     /// None if no traces are exported.
@@ -80,6 +83,7 @@ impl Metrics {
         families.extend(process::families());
         families.push(store::blocked_seconds(store));
         families.extend(more.shared.iter().flat_map(|counts| self.shared.families(counts)));
+        families.extend(more.cold.iter().flat_map(cold::families));
         families.extend(more.statistics.iter().flat_map(statistics::families));
         families.extend(more.spans.iter().flat_map(spans::families));
         Snapshot { families }
@@ -104,6 +108,7 @@ impl Metrics {
         families.extend(self.call_families());
         families.extend(self.refusal_families());
         families.extend(more.shared.iter().flat_map(|counts| self.shared.families(counts)));
+        families.extend(more.cold.iter().flat_map(cold::families));
         families.extend(more.statistics.iter().flat_map(statistics::families));
         families.extend(more.spans.iter().flat_map(spans::families));
         Snapshot { families }

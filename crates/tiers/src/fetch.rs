@@ -9,12 +9,12 @@
 //! Bounds: fetches that wait, keys of a query, queries under way. Beyond them an update fails.
 
 use crate::record::{Record, record_key};
-use crate::rows::Row;
 use crate::tiered::{Inner, add};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tidegate_authority::{Undecided, clock};
+use tidegate_cold::Row;
 use tidegate_core::Timestamp;
 use tidegate_store::{Entries, Hashed, UpdateError};
 use tokio::sync::{Notify, Semaphore, watch};

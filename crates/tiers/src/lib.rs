@@ -22,5 +22,5 @@ mod tests;
 mod tiered;
 
 pub use mover::{Moves, MovesSettings};
-pub use rows::{Away, Page, Row, Rows, Working};
+pub use rows::{Away, Rows, Working};
 pub use tiered::{Counts, Missing, Settings, Tiered, TiersError};

@@ -11,7 +11,7 @@
 use crate::filter::Filter;
 use crate::heat::{IDLE_MAX, Use};
 use crate::record::Record;
-use crate::rows::{Away, Row};
+use crate::rows::Away;
 use crate::tiered::{Inner, Tiered, add};
 use rustix::fs::{FlockOperation, flock};
 use std::cmp::Reverse;
@@ -24,6 +24,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tidegate_authority::clock;
+use tidegate_cold::Row;
 use tidegate_store::{Class, Entry, Hashed};
 use tokio::runtime::Handle;
 
@@ -214,11 +215,14 @@ impl Mover {
     pub(crate) fn build(&self, shard: usize) -> Result<(), Away> {
         let filter: &Filter = &self.inner.filters[shard];
         filter.begin();
-        let mut from = Some(0);
-        while let Some(start) = from {
-            let page = self.runtime.block_on(self.inner.rows.page(shard, start, now_secs()))?;
-            page.keys.iter().for_each(|key| filter.add_to_next(key));
-            from = page.next;
+        let mut after = None;
+        loop {
+            let page = self.runtime.block_on(self.inner.rows.page(shard, after, now_secs()))?;
+            page.keys.iter().for_each(|listed| filter.add_to_next(&listed.key));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
         }
         filter.complete();
         let (rows, capacity) = (filter.added(), filter.capacity());

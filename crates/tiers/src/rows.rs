@@ -1,29 +1,10 @@
-//! Rows: what a database of cold counters must do.
+//! Rows: what a database of cold counters must do, and how the databases of `tidegate-cold` do it.
 
-use smallvec::SmallVec;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use tidegate_cold::{Cold, ColdError, Cursor, Page, Row};
 use tidegate_store::Hashed;
-
-/// A counter that moved down.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
-    pub key: Hashed,
-    pub state: SmallVec<[u64; 4]>,
-    /// The second since the Unix epoch at which it expires.
-    pub expires_at: u32,
-    /// The second at which it moved down.
-    pub moved_at: u32,
-}
-
-/// Some keys of a shard.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Page {
-    pub keys: Vec<Hashed>,
-    /// Where the next one begins; none after the last.
-    pub next: Option<u64>,
-}
 
 /// Why a database did not do something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,5 +38,42 @@ pub trait Rows: Send + Sync + fmt::Debug {
     fn remove<'w>(&'w self, shard: usize, rows: &'w [(Hashed, u32)], now: u32) -> Working<'w, ()>;
 
     /// The keys that have rows, page by page. Removes what has expired at `now`.
-    fn page(&self, shard: usize, from: u64, now: u32) -> Working<'_, Page>;
+    fn page(&self, shard: usize, after: Option<Cursor>, now: u32) -> Working<'_, Page>;
+}
+
+impl From<ColdError> for Away {
+    fn from(error: ColdError) -> Away {
+        Away(error.to_string())
+    }
+}
+
+impl Rows for Cold {
+    fn shards(&self) -> Vec<String> {
+        (0..Cold::shards(self)).map(|shard| self.name(shard).to_owned()).collect()
+    }
+
+    fn shard_of(&self, key: &Hashed) -> usize {
+        Cold::shard_of(self, key)
+    }
+
+    fn fetch<'w>(
+        &'w self,
+        shard: usize,
+        keys: &'w [Hashed],
+        now: u32,
+    ) -> Working<'w, Vec<Option<Row>>> {
+        Box::pin(async move { Ok(Cold::fetch(self, shard, keys, now).await?) })
+    }
+
+    fn put<'w>(&'w self, shard: usize, rows: &'w [Row], now: u32) -> Working<'w, ()> {
+        Box::pin(async move { Ok(Cold::put(self, shard, rows, now).await?) })
+    }
+
+    fn remove<'w>(&'w self, shard: usize, rows: &'w [(Hashed, u32)], now: u32) -> Working<'w, ()> {
+        Box::pin(async move { Ok(Cold::remove(self, shard, rows, now).await.map(drop)?) })
+    }
+
+    fn page(&self, shard: usize, after: Option<Cursor>, now: u32) -> Working<'_, Page> {
+        Box::pin(async move { Ok(Cold::page(self, shard, after, now).await?) })
+    }
 }

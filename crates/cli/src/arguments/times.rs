@@ -60,6 +60,12 @@ pub(super) fn connection_age_grace(text: &str) -> Parsed<Duration> {
     within(text, range, "expected a time of at least 1s, such as 30m or 24h")
 }
 
+/// How long a counter is idle before it moves to a database.
+pub(super) fn idle(text: &str) -> Parsed<Duration> {
+    let range = Duration::from_secs(1)..=AGE_MAX;
+    within(text, range, "expected a time from 1s to ten years, such as 10m or 1d")
+}
+
 pub(super) fn timeout(text: &str) -> Parsed<Duration> {
     let range = Duration::from_millis(10)..=Duration::from_secs(86_400);
     within(text, range, "expected a time from 10ms to 1d, such as 10s")

@@ -77,10 +77,13 @@ fn log_traces(options: &ServeOptions, settings: &Settings) {
 
 fn settings(options: &ServeOptions) -> anyhow::Result<Settings> {
     let shared = options.authority.settings()?;
+    let data_dir = data_dir_settings(&options.store, shared.is_some());
+    let cold = options.cold.settings(data_dir.dir.as_deref(), shared.is_some())?;
     Ok(Settings {
-        data_dir: data_dir_settings(&options.store, shared.is_some()),
+        data_dir,
         modes: modes(options),
         shared,
+        cold,
         statistics: options.statistics.settings()?,
         top: options.top == OnOff::On,
         grpc: options.grpc.clone(),

@@ -52,13 +52,14 @@ pub(crate) async fn serve(
     let (store_watch, store) =
         tidegate_data_dir::maintain(service.store.clone(), settings.data_dir.sync_interval);
     let draining = watch::Sender::new(false);
-    let shared = service.shared_health();
+    let (shared, cold) = (service.shared_health(), service.cold_health());
     let overload = Overload::start();
     for address in addresses.iter().filter(|address| !address.endpoint.decides()) {
         for listener in address.listeners()? {
             let (draining, store) = (draining.subscribe(), store.clone());
             let workers = Some(table.serving());
-            let health = Health { draining, store, workers, shared: shared.clone() };
+            let (shared, cold) = (shared.clone(), cold.clone());
+            let health = Health { draining, store, workers, shared, cold };
             let parts = service.shared(health, overload.clone());
             let top = service
                 .top
@@ -76,6 +77,7 @@ pub(crate) async fn serve(
     let data_dir = settings.data_dir.dir.as_deref();
     let lifecycle =
         Lifecycle::start(data_dir, service, (addresses, offer), http, draining, store_watch).await;
+    service.start_moves()?;
     let recording = service.record();
     let reload = || {
         service.feed.reload();

@@ -112,7 +112,8 @@ async fn serve_all(
     let (store_watch, store) = tidegate_data_dir::maintain(service.store.clone(), None);
     let draining = watch::Sender::new(false);
     let shared = service.shared_health();
-    let health = Health { draining: draining.subscribe(), store, workers: None, shared };
+    let cold = service.cold_health();
+    let health = Health { draining: draining.subscribe(), store, workers: None, shared, cold };
     let shared = service.shared(health, Overload::start());
     let services = DecisionServices::new(&shared, settings)?;
     let mut endpoints = Endpoints::new();

@@ -141,7 +141,13 @@ mod tests {
         Process {
             draining,
             store,
-            health: Health { draining: is_draining, store: is_store, workers: None, shared: None },
+            health: Health {
+                draining: is_draining,
+                store: is_store,
+                workers: None,
+                shared: None,
+                cold: None,
+            },
         }
     }
 

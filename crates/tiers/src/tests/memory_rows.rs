@@ -1,9 +1,10 @@
 //! Rows in memory, which fail, hang and come late as a database does.
 
-use crate::rows::{Away, Page, Row, Rows, Working};
+use crate::rows::{Away, Rows, Working};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tidegate_cold::{Cursor, Listed, Page, Row};
 use tidegate_store::Hashed;
 use tokio::sync::watch;
 
@@ -138,15 +139,22 @@ impl Rows for MemoryRows {
         })
     }
 
-    fn page(&self, shard: usize, from: u64, now: u32) -> Working<'_, Page> {
+    fn page(&self, shard: usize, after: Option<Cursor>, now: u32) -> Working<'_, Page> {
         Box::pin(async move {
             if self.faults.lock().unwrap().reads != Fault::None {
                 return Err(Away("broken for this test".to_owned()));
             }
             let mut shard = self.shard(shard);
             shard.retain(|_, row| row.expires_at > now);
-            let keys: Vec<Hashed> = shard.keys().skip(from as usize).take(30).copied().collect();
-            let next = (keys.len() == 30).then_some(from + 30);
+            let from = after.map_or(0, |Cursor(at)| at);
+            let listed = |row: &Row| Listed {
+                key: row.key,
+                expires_at: row.expires_at,
+                moved_at: row.moved_at,
+            };
+            let keys: Vec<Listed> =
+                shard.values().skip(from as usize).take(30).map(listed).collect();
+            let next = (keys.len() == 30).then_some(Cursor(from + 30));
             Ok(Page { keys, next })
         })
     }

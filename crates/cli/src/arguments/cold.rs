@@ -1,0 +1,198 @@
+//! Flags for counters that are kept in databases while they are idle.
+
+use super::times;
+use crate::commands::UsageError;
+use clap::{Args, ValueEnum};
+use std::path::Path;
+use std::time::Duration;
+use tidegate_process::{COLD_FILE, ColdSettings};
+use tidegate_tiers::{Missing, MovesSettings};
+
+/// Counters in a bucket of a database, about.
+const PER_BUCKET: u64 = 48;
+/// An operation of a database that hangs is given up before a request that waits for it.
+const FETCH_MARGIN: Duration = Duration::from_millis(200);
+
+/// Counters that are idle.
+#[derive(Debug, Args)]
+pub(crate) struct ColdOptions {
+    /// Databases that idle counters move to: sqlite:PATH, postgres://USER:PASSWORD@HOST/NAME,
+    /// mysql://USER:PASSWORD@HOST/NAME, data-dir for SQLite in the data directory, or off. Several share the counters; give
+    /// the flag several times, or separate them by spaces
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TIDEGATE_COLD",
+        hide_env_values = true,
+        value_delimiter = ' ',
+        default_value = "off"
+    )]
+    pub(crate) cold: Vec<String>,
+
+    /// What becomes of requests whose counters may be in a database that does not answer
+    #[arg(long, value_name = "RULE", env = "TIDEGATE_COLD_FAILURE", default_value = "deny")]
+    pub(crate) cold_failure: ColdFailure,
+
+    /// How long a counter is idle before it moves: 1s to 10 years. The fuller the memory is, the sooner counters move
+    #[arg(
+        long,
+        value_name = "TIME",
+        env = "TIDEGATE_COLD_IDLE",
+        default_value = "10m",
+        value_parser = times::idle
+    )]
+    pub(crate) cold_idle: Duration,
+
+    /// How many counters may be in databases, for the filters in memory (3 bytes each) that spare new counters a look-up.
+    /// With more, some look-ups are in vain
+    #[arg(
+        long,
+        value_name = "N",
+        env = "TIDEGATE_COLD_CAPACITY",
+        default_value_t = 10_000_000,
+        value_parser = clap::value_parser!(u64).range(1_000..=100_000_000_000)
+    )]
+    pub(crate) cold_capacity: u64,
+
+    /// The most counters that move in a second
+    #[arg(
+        long,
+        value_name = "N",
+        env = "TIDEGATE_COLD_MOVES",
+        default_value_t = 20_000,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub(crate) cold_moves: u32,
+
+    /// How long an operation of a database may take: 1ms to 60s. Requests for cold counters wait as long
+    #[arg(
+        long,
+        value_name = "TIME",
+        env = "TIDEGATE_COLD_TIMEOUT",
+        default_value = "1s",
+        value_parser = times::answer
+    )]
+    pub(crate) cold_timeout: Duration,
+}
+
+/// What becomes of a request while the database of a counter does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColdFailure {
+    /// Deny it
+    Deny,
+    /// Let the limits in question allow it, uncounted
+    Allow,
+    /// Let the limits in question begin to count anew
+    Fresh,
+}
+
+impl From<ColdFailure> for Missing {
+    fn from(failure: ColdFailure) -> Missing {
+        match failure {
+            ColdFailure::Deny => Missing::Deny,
+            ColdFailure::Allow => Missing::Allow,
+            ColdFailure::Fresh => Missing::Fresh,
+        }
+    }
+}
+
+impl ColdOptions {
+    /// None if idle counters stay in memory.
+    pub(crate) fn settings(
+        &self,
+        data_dir: Option<&Path>,
+        is_shared: bool,
+    ) -> anyhow::Result<Option<ColdSettings>> {
+        let named: Vec<&str> =
+            self.cold.iter().map(String::as_str).filter(|url| !url.is_empty()).collect();
+        if named.iter().all(|url| *url == "off") {
+            return Ok(None);
+        }
+        let mistake = |text: &str| anyhow::Error::from(UsageError(format!("--cold: {text}")));
+        if named.contains(&"off") {
+            return Err(mistake("off stands alone"));
+        }
+        let Some(dir) = data_dir else {
+            return Err(mistake("needs a data directory; --data-dir is off"));
+        };
+        if is_shared {
+            return Err(mistake(
+                "counters of an --authority are in its servers, and do not move; leave out one of the two",
+            ));
+        }
+        let url = |named: &&str| match named.strip_prefix("sqlite:") {
+            _ if *named == "data-dir" => tidegate_sql::sqlite_url(&dir.join(COLD_FILE)),
+            Some(path) if !path.is_empty() => {
+                tidegate_sql::sqlite_url(Path::new(path.strip_prefix("//").unwrap_or(path)))
+            }
+            _ => (*named).to_owned(),
+        };
+        let mut databases = tidegate_cold::Settings::new(named.iter().map(url));
+        databases.timeout = self.cold_timeout;
+        let shards = named.len() as u64;
+        databases.buckets_log2 =
+            (self.cold_capacity / shards / PER_BUCKET).max(1).ilog2().clamp(8, 28) as u8;
+        databases.check().map_err(|error| mistake(&error.to_string()))?;
+        let tiers = tidegate_tiers::Settings {
+            capacity: self.cold_capacity,
+            missing: self.cold_failure.into(),
+            timeout: self.cold_timeout + FETCH_MARGIN,
+        };
+        let moves = MovesSettings { idle: self.cold_idle, per_second: self.cold_moves };
+        Ok(Some(ColdSettings { databases, tiers, moves }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        cold: ColdOptions,
+    }
+
+    fn settings(
+        arguments: &[&str],
+        dir: Option<&Path>,
+        is_shared: bool,
+    ) -> Result<Option<ColdSettings>, String> {
+        let all = std::iter::once(&"tidegate").chain(arguments);
+        let parsed = Only::try_parse_from(all).map_err(|error| error.to_string())?;
+        parsed.cold.settings(dir, is_shared).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn databases_are_named_by_flags_or_a_list() {
+        let dir = Some(Path::new("/data"));
+        assert!(settings(&[], dir, true).unwrap().is_none());
+        assert!(settings(&["--cold", "off"], None, false).unwrap().is_none());
+        let one = settings(&["--cold", "data-dir"], dir, false).unwrap().unwrap();
+        assert_eq!(one.databases.urls, ["sqlite:///data/cold.sqlite?mode=rwc"]);
+        let urls = ["postgres://tide:s3cret@one/counters", "mysql://two/counters"];
+        let flags = ["--cold", urls[0], "--cold", urls[1], "--cold-failure", "fresh"];
+        let two = settings(&flags, dir, false).unwrap().unwrap();
+        assert_eq!(two.databases.urls, urls);
+        assert_eq!(two.tiers.missing, Missing::Fresh);
+        let listed = settings(&["--cold", &urls.join(" ")], dir, false).unwrap().unwrap();
+        assert_eq!(listed.databases.urls, urls);
+    }
+
+    #[test]
+    fn mistakes_name_the_flag_and_what_to_do() {
+        let dir = Some(Path::new("/data"));
+        for (arguments, dir, is_shared, says) in [
+            (vec!["--cold", "data-dir"], None, false, "needs a data directory"),
+            (vec!["--cold", "data-dir"], dir, true, "leave out one of the two"),
+            (vec!["--cold", "off data-dir"], dir, false, "off stands alone"),
+            (vec!["--cold", "redis://a"], dir, false, "sqlite:, postgres:// or mysql://"),
+            (vec!["--cold", "data-dir data-dir"], dir, false, "name it once"),
+            (vec!["--cold", "data-dir", "--cold-idle", "1ms"], dir, false, "1s"),
+        ] {
+            let error = settings(&arguments, dir, is_shared).unwrap_err();
+            assert!(error.contains(says) && error.contains("--cold"), "{error}");
+        }
+    }
+}

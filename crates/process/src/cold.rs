@@ -1,0 +1,100 @@
+//! Cold counters, as a process has them: the engine over the store, and the moves of idle counters.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tidegate_cold::Cold;
+use tidegate_servers::ColdHealth;
+use tidegate_stats::ColdCounts;
+use tidegate_store::Cluster;
+use tidegate_tiers::{Counts, Moves, MovesSettings, Tiered};
+use tokio::sync::watch;
+
+/// The database in a data directory.
+pub const COLD_FILE: &str = "cold.sqlite";
+/// How often it is looked whether the databases answer.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(250);
+
+/// Where idle counters go, and when.
+#[derive(Debug, Clone)]
+pub struct ColdSettings {
+    pub databases: tidegate_cold::Settings,
+    pub tiers: tidegate_tiers::Settings,
+    pub moves: MovesSettings,
+}
+
+/// The engine of this process.
+#[derive(Debug, Clone)]
+pub(crate) struct ColdCounters {
+    tiered: Arc<Tiered>,
+    moves: MovesSettings,
+    dir: PathBuf,
+    moving: Arc<Mutex<Option<Moves>>>,
+}
+
+impl ColdCounters {
+    /// Over the store of the data directory `dir`. Goes on without the databases.
+    pub(crate) fn open(
+        settings: &ColdSettings,
+        store: &Arc<Cluster>,
+        dir: &Path,
+    ) -> anyhow::Result<ColdCounters> {
+        let databases = Cold::open(&settings.databases, store.id())?;
+        let tiered = Tiered::new(store.clone(), Arc::new(databases), settings.tiers)?;
+        let (tiered, moves, dir) = (Arc::new(tiered), settings.moves, dir.to_owned());
+        Ok(ColdCounters { tiered, moves, dir, moving: Arc::default() })
+    }
+
+    pub(crate) fn counters(&self) -> Arc<Tiered> {
+        self.tiered.clone()
+    }
+
+    /// Moves idle counters from now on, as soon as no other process of the data directory does.
+    pub(crate) fn start_moves(&self) -> anyhow::Result<()> {
+        let moves = self.tiered.start_moves(&self.dir, self.moves)?;
+        *self.moving.lock().unwrap_or_else(PoisonError::into_inner) = Some(moves);
+        Ok(())
+    }
+
+    /// Waits for the move under way, and begins no other one.
+    pub(crate) fn stop_moves(&self) {
+        let moves = self.moving.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(moves);
+    }
+
+    pub(crate) fn counts(&self) -> ColdCounts {
+        let Counts { moved_down, fetched, fetched_in_vain, spared, failed, without_row, removed } =
+            self.tiered.counts();
+        ColdCounts {
+            is_up: self.tiered.trouble().is_none(),
+            moved: moved_down,
+            fetched,
+            fetched_in_vain,
+            spared,
+            failed,
+            without_state: without_row,
+            removed,
+        }
+    }
+
+    /// Watches whether the databases answer. Must be called in a runtime.
+    pub(crate) fn watch(&self) -> ColdHealth {
+        let sender = watch::Sender::new(self.tiered.trouble());
+        let health = ColdHealth { cause: sender.subscribe() };
+        let tiered = self.tiered.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep(LOOK_EVERY) => {}
+                    () = sender.closed() => return,
+                }
+                let trouble = tiered.trouble();
+                sender.send_if_modified(|last| {
+                    let is_new = *last != trouble;
+                    *last = trouble;
+                    is_new
+                });
+            }
+        });
+        health
+    }
+}

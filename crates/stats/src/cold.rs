@@ -1,0 +1,62 @@
+//! Counts about cold counters.
+
+use crate::snapshot::{Family, Kind, Number};
+
+/// What became of counters that are kept in databases while they are idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ColdCounts {
+    /// Whether all databases answered at the last try.
+    pub is_up: bool,
+    /// Counters that moved to a database.
+    pub moved: u64,
+    /// Counters that came back.
+    pub fetched: u64,
+    /// Look-ups that found nothing.
+    pub fetched_in_vain: u64,
+    /// New counters that needed no look-up.
+    pub spared: u64,
+    /// Operations of databases that failed.
+    pub failed: u64,
+    /// Counters that were decided without their state.
+    pub without_state: u64,
+    /// Rows that were removed, as their counters came back.
+    pub removed: u64,
+}
+
+pub(crate) fn families(counts: &ColdCounts) -> [Family; 8] {
+    let ColdCounts {
+        is_up,
+        moved,
+        fetched,
+        fetched_in_vain,
+        spared,
+        failed,
+        without_state,
+        removed,
+    } = *counts;
+    let single = |name, help, kind, value| Family::single(name, help, kind, Number::Whole(value));
+    let counter = |name, help, value| single(name, help, Kind::Counter, value);
+    [
+        single(
+            "cold_up",
+            "Whether all databases of cold counters answered at the last try: 1, or 0",
+            Kind::LowestGauge,
+            is_up.into(),
+        ),
+        counter("cold_moved", "Idle counters that moved to a database", moved),
+        counter("cold_fetched", "Cold counters that came back from a database", fetched),
+        counter(
+            "cold_fetched_in_vain",
+            "Look-ups of new counters that found no row",
+            fetched_in_vain,
+        ),
+        counter("cold_spared", "New counters that needed no look-up", spared),
+        counter("cold_failed", "Operations of databases of cold counters that failed", failed),
+        counter(
+            "cold_without_state",
+            "Counters that were decided by --cold-failure, as their database did not answer",
+            without_state,
+        ),
+        counter("cold_removed", "Stale rows of counters that came back, removed", removed),
+    ]
+}
