@@ -478,6 +478,9 @@ pub(crate) struct ExplainOptions {
 
     #[command(flatten)]
     pub(crate) servers: authority::ServerOptions,
+
+    #[command(flatten)]
+    pub(crate) cold: cold::ColdPlaces,
 }
 
 #[derive(Debug, Args)]

@@ -70,26 +70,15 @@ pub struct Row {
     pub moved_at: u32,
 }
 
-/// A counter as a page lists it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listed {
-    /// The hash and the class of its key.
-    pub key: Hashed,
-    /// The Unix second from which on it counts as absent.
-    pub expires_at: u32,
-    /// Its version.
-    pub moved_at: u32,
-}
-
 /// A position in the keys of a shard: the bucket after which it goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor(pub u32);
 
-/// Some keys of a shard.
+/// Some rows of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// They may be none, though more follow.
-    pub keys: Vec<Listed>,
+    pub rows: Vec<Row>,
     /// Where the next page begins; none after the last one.
     pub next: Option<Cursor>,
 }
@@ -194,7 +183,7 @@ impl Cold {
         shard.run(&Write::new(edits, now), shard.deadline()).await
     }
 
-    /// The next keys of a shard, in an order that does not change. Rows that expired an hour ago are dropped.
+    /// The next rows of a shard, in an order of their keys that does not change. Rows that expired an hour ago are dropped.
     ///
     /// # Errors
     /// If the database does not answer in time, or a row is damaged.
@@ -216,13 +205,8 @@ impl Cold {
         }
         let last = buckets.all.last().filter(|_| !buckets.is_last);
         let next = last.map(|(place, _)| Cursor(place.bucket));
-        let rows = buckets.all.iter().flat_map(|(_, rows)| rows);
-        let keys = rows.filter(|row| row.expires_at > now).map(|row| Listed {
-            key: row.key,
-            expires_at: row.expires_at,
-            moved_at: row.moved_at,
-        });
-        Ok(Page { keys: keys.collect(), next })
+        let rows = buckets.all.into_iter().flat_map(|(_, rows)| rows);
+        Ok(Page { rows: rows.filter(|row| row.expires_at > now).collect(), next })
     }
 
     /// How much the owner has in a shard, by a sample of its buckets: exact for few of them, otherwise with an error of a few

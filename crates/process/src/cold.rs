@@ -1,16 +1,19 @@
 //! Cold counters, as a process has them: the engine over the store, and the moves of idle counters.
 
+use anyhow::Context;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_cold::Cold;
 use tidegate_servers::ColdHealth;
 use tidegate_stats::ColdCounts;
 use tidegate_store::Cluster;
-use tidegate_tiers::{Counts, Moves, MovesSettings, Tiered};
+use tidegate_tiers::{Counts, Moves, MovesSettings, Rows, Tiered};
 use tokio::sync::watch;
 
 /// The database in a data directory.
 pub const COLD_FILE: &str = "cold.sqlite";
+/// The databases of a data directory, for commands and later processes: a URL a line, without what is secret.
+const NAMES_FILE: &str = "cold-databases";
 /// How often it is looked whether the databases answer.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(250);
 
@@ -31,6 +34,25 @@ pub(crate) struct ColdCounters {
     moving: Arc<Mutex<Option<Moves>>>,
 }
 
+/// The databases that the sidecar of a data directory moves idle counters to: URLs without what is secret.
+#[must_use]
+pub fn cold_databases(dir: &Path) -> Vec<String> {
+    let names = std::fs::read_to_string(dir.join(NAMES_FILE)).unwrap_or_default();
+    names.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// Says that counters are left in databases which this process does not know.
+pub(crate) fn warn_of_left(dir: &Path) {
+    let databases = cold_databases(dir);
+    if !databases.is_empty() {
+        tracing::warn!(
+            databases = databases.join(" "),
+            "an earlier process has moved idle counters to databases; without --cold they count as new here, so that \
+             their limits admit more"
+        );
+    }
+}
+
 impl ColdCounters {
     /// Over the store of the data directory `dir`. Goes on without the databases.
     pub(crate) fn open(
@@ -39,6 +61,9 @@ impl ColdCounters {
         dir: &Path,
     ) -> anyhow::Result<ColdCounters> {
         let databases = Cold::open(&settings.databases, store.id())?;
+        let names = Rows::shards(&databases).join("\n") + "\n";
+        let path = dir.join(NAMES_FILE);
+        std::fs::write(&path, names).with_context(|| path.display().to_string())?;
         let tiered = Tiered::new(store.clone(), Arc::new(databases), settings.tiers)?;
         let (tiered, moves, dir) = (Arc::new(tiered), settings.moves, dir.to_owned());
         Ok(ColdCounters { tiered, moves, dir, moving: Arc::default() })

@@ -1,7 +1,7 @@
 //! The parts that each serving process has: the authority, its limits, and the endpoints in front of it.
 
 use crate::Settings;
-use crate::cold::ColdCounters;
+use crate::cold::{self, ColdCounters};
 use crate::neighbours::{self, Fingerprint};
 use crate::shared::{self, SharedCounters};
 use crate::statistics::Statistics;
@@ -72,6 +72,11 @@ impl Service {
         before(&rules)?;
         let store = Arc::new(tidegate_data_dir::open(&settings.data_dir, settings.workers)?);
         let modes = settings.modes;
+        if settings.cold.is_none()
+            && let Some(dir) = data_dir
+        {
+            cold::warn_of_left(dir);
+        }
         let cold = settings.cold.as_ref().zip(data_dir);
         let cold = cold.map(|(cold, dir)| ColdCounters::open(cold, &store, dir)).transpose()?;
         let local: Arc<dyn Counters> = match &cold {

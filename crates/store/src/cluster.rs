@@ -209,12 +209,6 @@ impl Cluster {
         synced
     }
 
-    /// Distinguishes this cluster from all others. A copy of its directory has the same.
-    #[must_use]
-    pub fn id(&self) -> u128 {
-        self.memory.info.cluster
-    }
-
     /// The number of the last complete snapshot pass, of any process. Each is larger than the one before.
     #[must_use]
     pub fn completed_pass(&self) -> u64 {

@@ -236,6 +236,12 @@ macro_rules! facts {
                 self.memory.seed()
             }
 
+            /// Distinguishes this cluster from all others. A copy of its directory has the same.
+            #[must_use]
+            pub fn id(&self) -> u128 {
+                self.memory.info.cluster
+            }
+
             /// The geometry of a class of nodes, if the cluster has it.
             #[must_use]
             pub fn geometry(&self, class: Class) -> Option<Geometry> {

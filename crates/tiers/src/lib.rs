@@ -14,6 +14,7 @@
 mod fetch;
 mod filter;
 mod heat;
+pub mod look;
 mod mover;
 mod record;
 mod rows;

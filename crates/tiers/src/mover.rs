@@ -218,7 +218,7 @@ impl Mover {
         let mut after = None;
         loop {
             let page = self.runtime.block_on(self.inner.rows.page(shard, after, now_secs()))?;
-            page.keys.iter().for_each(|listed| filter.add_to_next(&listed.key));
+            page.rows.iter().for_each(|row| filter.add_to_next(&row.key));
             after = page.next;
             if after.is_none() {
                 break;

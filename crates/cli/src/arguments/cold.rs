@@ -12,6 +12,8 @@ use tidegate_tiers::{Missing, MovesSettings};
 const PER_BUCKET: u64 = 48;
 /// An operation of a database that hangs is given up before a request that waits for it.
 const FETCH_MARGIN: Duration = Duration::from_millis(200);
+/// An operator's command may wait longer than a request.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Counters that are idle.
 #[derive(Debug, Args)]
@@ -75,6 +77,71 @@ pub(crate) struct ColdOptions {
     pub(crate) cold_timeout: Duration,
 }
 
+/// Databases with the cold counters of a data directory, for operators' commands.
+#[derive(Debug, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Cold counters")]
+pub(crate) struct ColdPlaces {
+    /// Databases with the idle counters of the data directory, as in `tidegate serve --cold`, or off to leave them out. By
+    /// default the files of SQLite that its sidecar has
+    #[arg(long, value_name = "URL", value_delimiter = ' ', conflicts_with = "authority")]
+    pub(crate) cold: Vec<String>,
+}
+
+impl ColdPlaces {
+    /// The databases of the data directory `dir`; none if its counters are in memory alone.
+    pub(crate) fn databases(&self, dir: &Path) -> anyhow::Result<Option<tidegate_cold::Settings>> {
+        let left = tidegate_process::cold_databases(dir);
+        let named = match self.cold.is_empty() {
+            false => self.cold.clone(),
+            true if left.iter().all(|url| url.starts_with("sqlite:")) => left,
+            true => {
+                return Err(mistake(&format!(
+                    "idle counters of {} are in {}; name them here with their users and passwords, or off to leave \
+                     them out",
+                    dir.display(),
+                    left.join(" ")
+                )));
+            }
+        };
+        let urls = urls(&named, dir)?;
+        if urls.is_empty() {
+            return Ok(None);
+        }
+        let settings = tidegate_cold::Settings {
+            timeout: COMMAND_TIMEOUT,
+            ..tidegate_cold::Settings::new(urls)
+        };
+        settings.check().map_err(|error| mistake(&error.to_string()))?;
+        Ok(Some(settings))
+    }
+}
+
+fn mistake(text: &str) -> anyhow::Error {
+    UsageError(format!("--cold: {text}")).into()
+}
+
+/// The URLs of databases that are named for a data directory; none if they are off.
+fn urls(named: &[String], dir: &Path) -> anyhow::Result<Vec<String>> {
+    let named: Vec<&str> = named.iter().map(String::as_str).filter(|url| !url.is_empty()).collect();
+    if named.iter().all(|url| *url == "off") {
+        return Ok(Vec::new());
+    }
+    if named.contains(&"off") {
+        return Err(mistake("off stands alone"));
+    }
+    let file = |path: &Path| match std::path::absolute(path) {
+        // A shard has one name, wherever a process is started.
+        Ok(path) => Ok(tidegate_sql::sqlite_url(&path)),
+        Err(error) => Err(mistake(&format!("{}: {error}", path.display()))),
+    };
+    let url = |named: &&str| match named.strip_prefix("sqlite:") {
+        _ if *named == "data-dir" => file(&dir.join(COLD_FILE)),
+        Some(path) if !path.is_empty() => file(Path::new(path.strip_prefix("//").unwrap_or(path))),
+        _ => Ok((*named).to_owned()),
+    };
+    named.iter().map(url).collect()
+}
+
 /// What becomes of a request while the database of a counter does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ColdFailure {
@@ -103,33 +170,21 @@ impl ColdOptions {
         data_dir: Option<&Path>,
         is_shared: bool,
     ) -> anyhow::Result<Option<ColdSettings>> {
-        let named: Vec<&str> =
-            self.cold.iter().map(String::as_str).filter(|url| !url.is_empty()).collect();
-        if named.iter().all(|url| *url == "off") {
+        let urls = urls(&self.cold, data_dir.unwrap_or(Path::new(".")))?;
+        if urls.is_empty() {
             return Ok(None);
         }
-        let mistake = |text: &str| anyhow::Error::from(UsageError(format!("--cold: {text}")));
-        if named.contains(&"off") {
-            return Err(mistake("off stands alone"));
-        }
-        let Some(dir) = data_dir else {
+        if data_dir.is_none() {
             return Err(mistake("needs a data directory; --data-dir is off"));
-        };
+        }
         if is_shared {
             return Err(mistake(
                 "counters of an --authority are in its servers, and do not move; leave out one of the two",
             ));
         }
-        let url = |named: &&str| match named.strip_prefix("sqlite:") {
-            _ if *named == "data-dir" => tidegate_sql::sqlite_url(&dir.join(COLD_FILE)),
-            Some(path) if !path.is_empty() => {
-                tidegate_sql::sqlite_url(Path::new(path.strip_prefix("//").unwrap_or(path)))
-            }
-            _ => (*named).to_owned(),
-        };
-        let mut databases = tidegate_cold::Settings::new(named.iter().map(url));
+        let shards = urls.len() as u64;
+        let mut databases = tidegate_cold::Settings::new(urls);
         databases.timeout = self.cold_timeout;
-        let shards = named.len() as u64;
         databases.buckets_log2 =
             (self.cold_capacity / shards / PER_BUCKET).max(1).ilog2().clamp(8, 28) as u8;
         databases.check().map_err(|error| mistake(&error.to_string()))?;

@@ -1,6 +1,7 @@
 //! The command line of `tidegate store`.
 
 use super::authority::ServerOptions;
+use super::cold::ColdPlaces;
 use super::sidecar::SidecarOptions;
 use super::statistics::database_at;
 use super::times;
@@ -95,7 +96,7 @@ pub(crate) enum StoreCommand {
     /// Show geometry, use, busy regions, counts since the creation, and processes
     #[command(after_help = "Examples:\n  tidegate store inspect /var/lib/tidegate\n  \
                             tidegate store inspect data --json | jq .counts.refused")]
-    Inspect(CommonOptions),
+    Inspect(InspectOptions),
     /// Check every node, lock and writer slot; exit 1 on a flaw
     #[command(after_help = VERIFY_HELP)]
     Verify(CommonOptions),
@@ -131,6 +132,20 @@ pub(crate) struct PlaceOptions {
 
     #[command(flatten)]
     pub(crate) servers: ServerOptions,
+
+    #[command(flatten)]
+    pub(crate) cold: ColdPlaces,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectOptions {
+    #[command(flatten)]
+    pub(crate) common: CommonOptions,
+
+    /// Databases with the idle counters of the data directory, as in `tidegate serve --cold`, or off to leave them out. By
+    /// default the files of SQLite that its sidecar has
+    #[arg(long, value_name = "URL", value_delimiter = ' ')]
+    pub(crate) cold: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -282,6 +297,11 @@ pub(crate) struct ResetOptions {
     /// Confirm
     #[arg(long)]
     pub(crate) yes: bool,
+
+    /// Databases with the idle counters of the data directory, as in `tidegate serve --cold`, or off to leave them as they
+    /// are. By default the files of SQLite that its sidecar has
+    #[arg(long, value_name = "URL", value_delimiter = ' ')]
+    pub(crate) cold: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -307,6 +327,9 @@ pub(crate) struct ExportOptions {
 
     #[command(flatten)]
     pub(crate) servers: ServerOptions,
+
+    #[command(flatten)]
+    pub(crate) cold: ColdPlaces,
 }
 
 #[derive(Debug, Args)]

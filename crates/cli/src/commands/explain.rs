@@ -47,11 +47,11 @@ pub(crate) fn run(options: &ExplainOptions, out: &mut Output) -> anyhow::Result<
     };
     let (opened, local) = match (view, &options.servers.authority) {
         (view, Some(_)) => {
-            let place = Place::open(None, &options.servers)?;
+            let place = Place::open(None, &options.servers, &options.cold)?;
             (Counters::Live(place), view.and_then(|(_, view)| view))
         }
         (Some((dir, Some(view))), None) => {
-            (Counters::Live(Place::Dir(dir.clone(), Box::new(view))), None)
+            (Counters::Live(Place::of_view(dir, view, &options.cold)?), None)
         }
         (Some((dir, None)), None) => (Counters::NoneYet(dir), None),
         (None, None) => (Counters::Fresh, None),

@@ -4,6 +4,7 @@
 //! the cluster as a serving process does. Only `import` creates a cluster.
 
 mod bulk;
+pub(crate) mod cold;
 mod entry;
 mod export;
 mod import;

@@ -14,7 +14,7 @@ pub(super) async fn owners_do_not_see_each_other(server: &Server) {
     for (count, cold) in owners.iter().enumerate() {
         let expected = (count != 2).then(|| row(1, count as u64 + 1));
         assert_eq!(cold.fetch(0, &[key(1)], NOW).await.unwrap(), [expected]);
-        assert_eq!(cold.page(0, None, NOW).await.unwrap().keys.len(), usize::from(count != 2));
+        assert_eq!(cold.page(0, None, NOW).await.unwrap().rows.len(), usize::from(count != 2));
     }
 }
 
@@ -32,7 +32,7 @@ pub(super) async fn tables_are_made_once(server: &Server) {
     }
     for owner in 0..2 {
         let cold = Cold::open(&settings, owner).unwrap();
-        assert_eq!(cold.page(0, None, NOW).await.unwrap().keys.len(), 4);
+        assert_eq!(cold.page(0, None, NOW).await.unwrap().rows.len(), 4);
     }
 }
 

@@ -1,16 +1,16 @@
-//! All keys of a shard, and how many there are.
+//! All rows of a shard, and how many there are.
 
 use super::*;
-use crate::{Cursor, Listed};
+use crate::Cursor;
 use std::collections::BTreeSet;
 
-/// All keys, by pages.
-async fn list(cold: &Cold, now: u32) -> Vec<Listed> {
+/// All rows, by pages.
+async fn list(cold: &Cold, now: u32) -> Vec<Row> {
     let mut all = Vec::new();
     let mut after: Option<Cursor> = None;
     loop {
         let page = cold.page(0, after, now).await.unwrap();
-        all.extend(page.keys);
+        all.extend(page.rows);
         after = page.next;
         if after.is_none() {
             return all;
@@ -33,8 +33,7 @@ pub(super) async fn pages_have_every_key_once(server: &Server) {
     let expected: BTreeSet<Hashed> = rows.iter().map(|row| row.key).collect();
     assert_eq!(listed.iter().map(|listed| listed.key).collect::<BTreeSet<_>>(), expected);
     assert_eq!(listed.len(), rows.len());
-    let times = |listed: &Listed| (listed.expires_at, listed.moved_at);
-    assert!(listed.iter().all(|listed| times(listed) == (NOW + 60, NOW)));
+    assert!(listed.iter().all(|listed| (listed.expires_at, listed.moved_at) == (NOW + 60, NOW)));
     assert!(list(&cold, NOW + 60).await.is_empty());
 }
 

@@ -84,7 +84,7 @@ pub(super) async fn what_has_expired_is_absent_and_goes_with_its_bucket(server: 
     // A bucket without counters is none.
     assert_eq!(cold.remove(0, &[(key(9), NOW)], NOW + 90).await.unwrap(), 0);
     assert_eq!(cold.size(0).await.unwrap(), crate::Size::default());
-    assert!(cold.page(0, None, NOW).await.unwrap().keys.is_empty());
+    assert!(cold.page(0, None, NOW).await.unwrap().rows.is_empty());
 }
 
 pub(super) async fn a_newer_version_is_not_removed(server: &Server) {

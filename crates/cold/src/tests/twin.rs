@@ -93,13 +93,13 @@ async fn compare(steps: Vec<Step>) {
             }
             Step::List(shard) => {
                 let page = cold.page(shard, None, now).await.unwrap();
-                let found: Vec<Hashed> = page.keys.iter().map(|listed| listed.key).collect();
+                let found: Vec<Hashed> = page.rows.iter().map(|row| row.key).collect();
                 let keys = twin.shards[shard].keys();
                 let expected: Vec<Hashed> =
                     keys.filter(|key| twin.get(shard, key, now).is_some()).copied().collect();
                 assert_eq!((found, page.next), (expected, None));
                 let size = cold.size(shard).await.unwrap().counters;
-                assert!(size >= page.keys.len() as u64);
+                assert!(size >= page.rows.len() as u64);
             }
             Step::Reopen => {
                 cold.close().await;

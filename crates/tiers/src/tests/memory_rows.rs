@@ -4,7 +4,7 @@ use crate::rows::{Away, Rows, Working};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tidegate_cold::{Cursor, Listed, Page, Row};
+use tidegate_cold::{Cursor, Page, Row};
 use tidegate_store::Hashed;
 use tokio::sync::watch;
 
@@ -147,15 +147,9 @@ impl Rows for MemoryRows {
             let mut shard = self.shard(shard);
             shard.retain(|_, row| row.expires_at > now);
             let from = after.map_or(0, |Cursor(at)| at);
-            let listed = |row: &Row| Listed {
-                key: row.key,
-                expires_at: row.expires_at,
-                moved_at: row.moved_at,
-            };
-            let keys: Vec<Listed> =
-                shard.values().skip(from as usize).take(30).map(listed).collect();
-            let next = (keys.len() == 30).then_some(Cursor(from + 30));
-            Ok(Page { keys, next })
+            let rows: Vec<Row> = shard.values().skip(from as usize).take(30).cloned().collect();
+            let next = (rows.len() == 30).then_some(Cursor(from + 30));
+            Ok(Page { rows, next })
         })
     }
 }

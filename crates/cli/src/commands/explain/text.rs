@@ -215,7 +215,7 @@ fn print_verdict(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
         Counters::Fresh if !of.limits.is_empty() => {
             writeln!(out, "(with fresh counters; --data-dir DIR uses the live ones)")
         }
-        Counters::Live(Place::Dir(dir, _)) if dir.join(SHARED).exists() => {
+        Counters::Live(Place::Dir(dir, ..)) if dir.join(SHARED).exists() => {
             writeln!(
                 out,
                 "(this sidecar shares its counters; --authority URL beside --data-dir shows them)"

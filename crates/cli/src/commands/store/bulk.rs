@@ -1,6 +1,8 @@
 //! `tidegate store sweep` and `reset`: changes to all entries.
 
+use super::cold::ColdRows;
 use super::join;
+use crate::arguments::cold::ColdPlaces;
 use crate::arguments::store::{CommonOptions, ResetOptions, SweepOptions};
 use crate::commands::UsageError;
 use crate::output::Output;
@@ -50,7 +52,11 @@ pub(crate) fn reset(options: &ResetOptions, out: &mut Output) -> anyhow::Result<
         ))
         .into());
     }
-    let erased = join(dir, view)?.reset_all()?;
+    let rows = ColdRows::of(dir, &view, &ColdPlaces { cold: options.cold.clone() })?;
+    let erase_rows = || rows.as_ref().map_or(Ok(0), ColdRows::erase);
+    // Rows first: without their nodes, stale ones would count. And again, for what has moved down meanwhile.
+    let cold = erase_rows()?;
+    let erased = join(dir, view)?.reset_all()? + cold + erase_rows()?;
     if options.common.json {
         out.json(&json!({"erased": erased}))?;
     } else {

@@ -104,7 +104,7 @@ pub(crate) fn erase(options: &EraseOptions, out: &mut Output) -> anyhow::Result<
 fn open(options: &PlaceOptions, key: &KeyOptions) -> anyhow::Result<(Place, ResolvedKey)> {
     let (dir, words) = key.split(&options.servers);
     let argument = KeyArgument::parse(key, words)?;
-    let place = Place::open(dir, &options.servers)?;
+    let place = Place::open(dir, &options.servers, &options.cold)?;
     let key = argument.resolve(place.hashing())?;
     Ok((place, key))
 }

@@ -1,6 +1,7 @@
 //! `tidegate store export`: every entry, one a line, in the order of storage.
 
 use super::check_whole;
+use super::cold::ColdRows;
 use super::entry::state_json;
 use super::names::{Name, Names};
 use crate::arguments::store::ExportOptions;
@@ -12,7 +13,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use tidegate_authority::{Counters, Hashing, clock};
 use tidegate_remote::Settings;
-use tidegate_store::{Class, Entry, StoredKey, View};
+use tidegate_store::{Class, Entry, Hashed, StoredKey, View};
+use tidegate_tiers::look;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -36,8 +38,19 @@ fn of_dir(options: &ExportOptions, dir: &Path, out: &mut Output) -> anyhow::Resu
     let names = Names::of(&options.names, Some(dir), Hashing::undivided(view.seed()))?;
     let of = (options, names.as_ref());
     write_head(of, view.seed(), out)?;
-    let left_out =
-        view.try_for_each(|class, key, entry| write(of, (class, key, &entry), now, out))?;
+    let seed = view.seed();
+    let left_out = view.try_for_each(|class, key, entry| {
+        // What is known of cold counters is no counter.
+        match look::is_record(seed, &Hashed { hash: key.bits(), class }, &entry) {
+            true => Ok(()),
+            false => write(of, (class, key, &entry), now, out),
+        }
+    })?;
+    if let Some(rows) = ColdRows::of(dir, &view, &options.cold)? {
+        rows.for_each(&view, clock::now(), |key, entry| {
+            write(of, (key.class, StoredKey::from_bits(key.hash), entry), now, out)
+        })?;
+    }
     if left_out > 0 {
         // The rest is valid, but the reader should know.
         eprintln!(

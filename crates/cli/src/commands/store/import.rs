@@ -106,6 +106,11 @@ fn open_dir(dir: &Path, options: &ImportOptions, seed: u64) -> anyhow::Result<Cl
                 "{}: its keys are hashed with another seed than those of the export; import into a new directory",
                 dir.display()
             );
+            ensure!(
+                tidegate_process::cold_databases(dir).is_empty(),
+                "{}: idle counters of it are in databases, where an import does not look; import into a new directory",
+                dir.display()
+            );
             join(dir, view)
         }
         Err(error) if matches!(error.failure, OpenFailure::NoCluster) => {

@@ -4,7 +4,9 @@ mod report;
 mod text;
 
 use super::check_whole;
-use crate::arguments::store::CommonOptions;
+use super::cold::{ColdRows, ShardSize};
+use crate::arguments::cold::ColdPlaces;
+use crate::arguments::store::InspectOptions;
 use crate::commands::chart::ChartStyle;
 use crate::output::Output;
 use report::{ClassReport, CounterSource, Inspection};
@@ -14,12 +16,15 @@ use std::time::UNIX_EPOCH;
 use tidegate_data_dir::process_info::ProcessInfo;
 use tidegate_store::{LockHolder, Process, RangeStats, View};
 
-pub(crate) fn run(options: &CommonOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
-    let view = View::open(&options.dir)?;
+pub(crate) fn run(options: &InspectOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
+    let (dir, cold) = (&options.common.dir, ColdPlaces { cold: options.cold.clone() });
+    let view = View::open(dir)?;
     let charts = ChartStyle::of_terminal();
-    let inspection = Inspection::of(&options.dir, &view, &charts);
+    let rows = ColdRows::of(dir, &view, &cold)?;
+    let cold = rows.map(|rows| rows.sizes()).unwrap_or_default();
+    let inspection = Inspection { cold, ..Inspection::of(dir, &view, &charts) };
     check_whole(&view)?;
-    if options.json {
+    if options.common.json {
         out.json(&json_of(&inspection))?;
     } else {
         text::print(out, &charts, &inspection)?;
@@ -63,10 +68,18 @@ fn json_of(inspection: &Inspection) -> Value {
         "files": inspection.files,
         "bytes": inspection.bytes,
         "classes": inspection.classes.iter().map(class_json).collect::<Vec<_>>(),
+        "cold": inspection.cold.iter().map(shard_json).collect::<Vec<_>>(),
         "counts": counts,
         "processes": inspection.processes.iter().map(process).collect::<Vec<_>>(),
         "stuck": inspection.holders.iter().map(holder).collect::<Vec<_>>(),
     })
+}
+
+fn shard_json((name, size): &ShardSize) -> Value {
+    match size {
+        Ok(size) => json!({"database": name, "counters": size.counters, "bytes": size.bytes}),
+        Err(cause) => json!({"database": name, "error": cause}),
+    }
 }
 
 fn class_json(report: &ClassReport) -> Value {

@@ -1,6 +1,7 @@
 //! What `tidegate store inspect` reports.
 
 use crate::commands::chart::ChartStyle;
+use crate::commands::store::cold::ShardSize;
 use std::path::Path;
 use tidegate_authority::clock;
 use tidegate_data_dir::process_info::{self, ProcessInfo};
@@ -14,6 +15,8 @@ pub(super) struct Inspection {
     pub(super) files: usize,
     pub(super) bytes: u64,
     pub(super) classes: Vec<ClassReport>,
+    /// Of each database of cold counters.
+    pub(super) cold: Vec<ShardSize>,
     pub(super) stats: Stats,
     pub(super) processes: Vec<Process>,
     /// Stuck lock holders, each with its command and state if visible.
@@ -71,6 +74,7 @@ impl Inspection {
             files: files.len(),
             bytes: files.iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum(),
             classes: Class::ALL.into_iter().filter_map(report).collect(),
+            cold: Vec::new(),
             stats: view.stats(),
             processes: view.processes(),
             holders: view.holders().into_iter().map(with_process_info).collect(),

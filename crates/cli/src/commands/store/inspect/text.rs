@@ -2,6 +2,7 @@
 
 use super::report::{ClassReport, CounterSource, Inspection};
 use crate::commands::chart::ChartStyle;
+use crate::commands::store::cold::ShardSize;
 use crate::time::bytes;
 use std::io::{self, Write};
 use tidegate_data_dir::process_info::{self, ProcessInfo};
@@ -14,7 +15,7 @@ pub(crate) fn print(
     charts: &ChartStyle,
     inspection: &Inspection,
 ) -> io::Result<()> {
-    let Inspection { dir, source, files, bytes: size, classes, stats, processes, holders } =
+    let Inspection { dir, source, files, bytes: size, classes, cold, stats, processes, holders } =
         inspection;
     writeln!(out, "{dir}: {files} files, {}", bytes(*size))?;
     match source {
@@ -28,6 +29,10 @@ pub(crate) fn print(
     for report in classes {
         writeln!(out)?;
         class(out, charts, report)?;
+    }
+    if !cold.is_empty() {
+        writeln!(out, "\nCold counters, in databases")?;
+        cold.iter().try_for_each(|shard| database(out, shard))?;
     }
     writeln!(out, "\nSince it was created")?;
     let widest = stats.named().iter().map(|(_, number)| grouped(*number).len()).max().unwrap_or(0);
@@ -45,6 +50,18 @@ pub(crate) fn print(
     }
     writeln!(out, "\nStuck: these hold locks and do not run; continue or end them")?;
     holders.iter().try_for_each(|(found, info)| holder(out, found, info.as_ref()))
+}
+
+fn database(out: &mut impl Write, (name, size): &ShardSize) -> io::Result<()> {
+    match size {
+        Ok(size) if size.counters > 0 => {
+            let (counters, each) = (grouped(size.counters), size.bytes / size.counters);
+            let all = bytes(size.bytes);
+            writeln!(out, "  {name}: {counters} counters, {all}, {each} bytes each")
+        }
+        Ok(_) => writeln!(out, "  {name}: no counters"),
+        Err(cause) => writeln!(out, "  {name}: {cause}"),
+    }
 }
 
 fn class(out: &mut impl Write, charts: &ChartStyle, report: &ClassReport) -> io::Result<()> {
