@@ -55,9 +55,9 @@ pub(crate) fn print(
 fn database(out: &mut impl Write, (name, size): &ShardSize) -> io::Result<()> {
     match size {
         Ok(size) if size.counters > 0 => {
-            let (counters, each) = (grouped(size.counters), size.bytes / size.counters);
+            let (counters, each) = (count(size.counters, "counter"), size.bytes / size.counters);
             let all = bytes(size.bytes);
-            writeln!(out, "  {name}: {counters} counters, {all}, {each} bytes each")
+            writeln!(out, "  {name}: {counters}, {all}, {each} bytes each")
         }
         Ok(_) => writeln!(out, "  {name}: no counters"),
         Err(cause) => writeln!(out, "  {name}: {cause}"),
