@@ -7,7 +7,7 @@ use tidegate_cold::Cold;
 use tidegate_servers::ColdHealth;
 use tidegate_stats::ColdCounts;
 use tidegate_store::Cluster;
-use tidegate_tiers::{Counts, Moves, MovesSettings, Rows, Tiered};
+use tidegate_tiers::{Moves, MovesSettings, Rows, Tiered};
 use tokio::sync::watch;
 
 /// The database in a data directory.
@@ -87,17 +87,17 @@ impl ColdCounters {
     }
 
     pub(crate) fn counts(&self) -> ColdCounts {
-        let Counts { moved_down, fetched, fetched_in_vain, spared, failed, without_row, removed } =
-            self.tiered.counts();
+        let counts = self.tiered.counts();
         ColdCounts {
             is_up: self.tiered.trouble().is_none(),
-            moved: moved_down,
-            fetched,
-            fetched_in_vain,
-            spared,
-            failed,
-            without_state: without_row,
-            removed,
+            moved: counts.moved_down,
+            moved_on: counts.moved_on,
+            fetched: counts.fetched,
+            fetched_in_vain: counts.fetched_in_vain,
+            spared: counts.spared,
+            failed: counts.failed,
+            without_state: counts.without_row,
+            removed: counts.removed,
         }
     }
 

@@ -9,6 +9,8 @@ pub struct ColdCounts {
     pub is_up: bool,
     /// Counters that moved to a database.
     pub moved: u64,
+    /// Of these, those that went on from a warm database to a cold one.
+    pub moved_on: u64,
     /// Counters that came back.
     pub fetched: u64,
     /// Look-ups that found nothing.
@@ -23,10 +25,11 @@ pub struct ColdCounts {
     pub removed: u64,
 }
 
-pub(crate) fn families(counts: &ColdCounts) -> [Family; 8] {
+pub(crate) fn families(counts: &ColdCounts) -> [Family; 9] {
     let ColdCounts {
         is_up,
         moved,
+        moved_on,
         fetched,
         fetched_in_vain,
         spared,
@@ -44,6 +47,11 @@ pub(crate) fn families(counts: &ColdCounts) -> [Family; 8] {
             is_up.into(),
         ),
         counter("cold_moved", "Idle counters that moved to a database", moved),
+        counter(
+            "cold_moved_on",
+            "Cold counters that went on from a warm database to a colder one",
+            moved_on,
+        ),
         counter("cold_fetched", "Cold counters that came back from a database", fetched),
         counter(
             "cold_fetched_in_vain",

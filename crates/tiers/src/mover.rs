@@ -8,6 +8,7 @@
 //! What stays hot: counters whose end is near, counters in use, and counters with a single use, which anybody can make,
 //! unless there is hardly any room left. Bounds: moves per second, and rows of one operation.
 
+use crate::ageing::Ageing;
 use crate::filter::Filter;
 use crate::heat::{IDLE_MAX, Use};
 use crate::record::Record;
@@ -31,7 +32,7 @@ use tokio::runtime::Handle;
 /// Locked by the process that moves.
 const LOCK: &str = "tiers.lock";
 /// A counter with less time left is not worth a move.
-const LEFT_MIN: u32 = 60;
+pub(crate) const LEFT_MIN: u32 = 60;
 /// The rows of one operation.
 const ROWS: usize = 1_000;
 /// The rows of a pass: some 100 bytes each.
@@ -52,11 +53,14 @@ pub struct MovesSettings {
     pub idle: Duration,
     /// The most moves in a second.
     pub per_second: u32,
+    /// For how long a row stays on the warm level, if there is one.
+    pub warm: Duration,
 }
 
 impl Default for MovesSettings {
     fn default() -> MovesSettings {
-        MovesSettings { idle: Duration::from_secs(600), per_second: 20_000 }
+        let warm = Duration::from_secs(3_600);
+        MovesSettings { idle: Duration::from_secs(600), per_second: 20_000, warm }
     }
 }
 
@@ -113,12 +117,14 @@ pub(crate) struct Mover {
     settings: MovesSettings,
     /// When each filter was built by this process.
     built: Vec<Option<Instant>>,
+    ageing: Ageing,
 }
 
 impl Tiered {
     pub(crate) fn mover(&self, settings: MovesSettings) -> io::Result<Mover> {
         let (inner, built) = (self.inner.clone(), vec![None; self.inner.filters.len()]);
-        Ok(Mover { inner, runtime: self.runtime()?, settings, built })
+        let ageing = Ageing::new(settings.warm);
+        Ok(Mover { inner, runtime: self.runtime()?, settings, built, ageing })
     }
 
     /// Begins to move counters of the store whose data directory this is, as soon as no other process does.
@@ -172,6 +178,11 @@ impl Mover {
 
     pub(crate) fn pass_at(&mut self, pressure: Pressure) -> Result<(), Away> {
         self.build_filters()?;
+        self.move_idle(pressure)?;
+        self.ageing.pass(&self.inner, &self.runtime)
+    }
+
+    pub(crate) fn move_idle(&self, pressure: Pressure) -> Result<(), Away> {
         let found = self.find(pressure);
         self.remove(&found.stale)?;
         self.move_down(found.idle)
@@ -201,9 +212,7 @@ impl Mover {
             let was_built = self.built[shard];
             let is_old = was_built.is_none_or(|built| built.elapsed() >= BUILD_MIN);
             if !filter.is_complete() || (filter.added() > filter.capacity() && is_old) {
-                let built = self.build(shard);
-                self.inner.note(shard, built.as_ref().err().map(ToString::to_string));
-                match built {
+                match self.inner.noted(shard, self.build(shard)) {
                     Ok(()) => self.built[shard] = Some(Instant::now()),
                     Err(away) => done = Err(away),
                 }
@@ -282,9 +291,7 @@ impl Mover {
                 let rows: Vec<(Hashed, u32)> = may_have.collect();
                 if !rows.is_empty() {
                     let removing = self.inner.rows.remove(shard, &rows, now_secs());
-                    let removed = self.runtime.block_on(removing);
-                    self.inner.note(shard, removed.as_ref().err().map(ToString::to_string));
-                    removed?;
+                    self.inner.noted(shard, self.runtime.block_on(removing))?;
                 }
             }
             for (key, version) in stale {
@@ -332,7 +339,7 @@ impl Mover {
     fn move_rows(&self, shard: usize, rows: &[Row]) -> Result<(), Away> {
         rows.iter().for_each(|row| self.inner.filters[shard].add(&row.key));
         let written = self.runtime.block_on(self.inner.rows.put(shard, rows, now_secs()));
-        self.inner.note(shard, written.as_ref().err().map(ToString::to_string));
+        let written = self.inner.noted(shard, written);
         for row in rows {
             let is_written = written.is_ok();
             match self.inner.leave_to(row, is_written) {
@@ -392,6 +399,17 @@ fn keep_best(candidates: &mut Vec<Candidate>) {
     }
 }
 
-fn now_secs() -> u32 {
+pub(crate) fn now_secs() -> u32 {
     (clock::now().as_nanos() / SECOND) as u32
+}
+
+#[cfg(test)]
+impl Mover {
+    pub(crate) fn build_all(&mut self) {
+        self.build_filters().unwrap();
+    }
+
+    pub(crate) fn age(&mut self) -> Result<(), Away> {
+        self.ageing.pass(&self.inner, &self.runtime)
+    }
 }

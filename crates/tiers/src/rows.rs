@@ -23,6 +23,11 @@ pub trait Rows: Send + Sync + fmt::Debug {
     /// The shard that a counter moves down to.
     fn shard_of(&self, key: &Hashed) -> usize;
 
+    /// The shard that a row of this shard goes on to when nobody asks for it, if there is a level below.
+    fn below(&self, _shard: usize, _key: &Hashed) -> Option<usize> {
+        None
+    }
+
     /// The rows of these keys that have not expired at `now`.
     fn fetch<'w>(
         &'w self,

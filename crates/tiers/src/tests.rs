@@ -2,10 +2,12 @@
 
 mod faults;
 mod history;
+mod levels;
 mod memory_rows;
 mod threads;
 
 use crate::mover::{Mover, MovesSettings, Pressure};
+use crate::rows::Rows;
 use crate::tiered::{Settings, Tiered};
 use memory_rows::MemoryRows;
 use std::path::Path;
@@ -31,10 +33,14 @@ struct Process {
 
 impl Process {
     fn start(dir: &Path, rows: &Arc<MemoryRows>, settings: Settings) -> Process {
+        Process::over(dir, rows.clone(), settings, MovesSettings::default())
+    }
+
+    fn over(dir: &Path, rows: Arc<dyn Rows>, settings: Settings, moves: MovesSettings) -> Process {
         let options = Options::narrow(Geometry::by_capacity(1_000, 0.8).unwrap());
         let hot = Arc::new(Cluster::open(dir, &options).unwrap());
-        let tiered = Tiered::new(hot.clone(), rows.clone(), settings).unwrap();
-        let mover = tiered.mover(MovesSettings::default()).unwrap();
+        let tiered = Tiered::new(hot.clone(), rows, settings).unwrap();
+        let mover = tiered.mover(moves).unwrap();
         Process { hot, tiered, mover }
     }
 
@@ -218,8 +224,8 @@ fn counters_of_one_update_come_back_together() {
     };
     wait(world.process.tiered.update(&keys, now, &mut update)).unwrap();
     assert_eq!(counts, vec![1; 20]);
-    // Perhaps the first ones went before the others were asked for.
-    assert!(world.rows.queries() <= 12 && world.rows.fetches() - before < 24);
+    // A filter may be wrong.
+    assert!(world.rows.fetches() - before < 24);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::fetch::{self, Fetches};
 use crate::filter::Filter;
 use crate::heat::Heat;
 use crate::record::{Record, record_key};
-use crate::rows::Rows;
+use crate::rows::{Away, Rows};
 use smallvec::SmallVec;
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -62,6 +62,8 @@ impl Default for Settings {
 pub struct Counts {
     /// Counters that moved to a database.
     pub moved_down: u64,
+    /// Rows that went on to a colder database.
+    pub moved_on: u64,
     /// Counters that came back.
     pub fetched: u64,
     /// Look-ups that found no row.
@@ -79,6 +81,7 @@ pub struct Counts {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) moved_down: AtomicU64,
+    pub(crate) moved_on: AtomicU64,
     pub(crate) fetched: AtomicU64,
     pub(crate) fetched_in_vain: AtomicU64,
     pub(crate) spared: AtomicU64,
@@ -190,10 +193,19 @@ impl Tiered {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Tally { moved_down, fetched, fetched_in_vain, spared, failed, without_row, removed } =
-            &self.inner.tally;
+        let Tally {
+            moved_down,
+            moved_on,
+            fetched,
+            fetched_in_vain,
+            spared,
+            failed,
+            without_row,
+            removed,
+        } = &self.inner.tally;
         Counts {
             moved_down: read(moved_down),
+            moved_on: read(moved_on),
             fetched: read(fetched),
             fetched_in_vain: read(fetched_in_vain),
             spared: read(spared),
@@ -261,6 +273,12 @@ impl Inner {
             );
         }
         *last = failed;
+    }
+
+    /// Notes how an operation of a shard has ended, and returns its answer.
+    pub(crate) fn noted<T>(&self, shard: usize, done: Result<T, Away>) -> Result<T, Away> {
+        self.note(shard, done.as_ref().err().map(ToString::to_string));
+        done
     }
 
     fn trouble(&self) -> Option<String> {

@@ -193,7 +193,8 @@ impl ColdOptions {
             missing: self.cold_failure.into(),
             timeout: self.cold_timeout + FETCH_MARGIN,
         };
-        let moves = MovesSettings { idle: self.cold_idle, per_second: self.cold_moves };
+        let (idle, per_second) = (self.cold_idle, self.cold_moves);
+        let moves = MovesSettings { idle, per_second, ..MovesSettings::default() };
         Ok(Some(ColdSettings { databases, tiers, moves }))
     }
 }

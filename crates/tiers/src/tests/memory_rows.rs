@@ -146,9 +146,10 @@ impl Rows for MemoryRows {
             }
             let mut shard = self.shard(shard);
             shard.retain(|_, row| row.expires_at > now);
-            let from = after.map_or(0, |Cursor(at)| at);
-            let rows: Vec<Row> = shard.values().skip(from as usize).take(30).cloned().collect();
-            let next = (rows.len() == 30).then_some(Cursor(from + 30));
+            let bucket = |row: &Row| (row.key.hash >> 96) as u32;
+            let is_next = |row: &&Row| after.is_none_or(|Cursor(after)| bucket(row) > after);
+            let rows: Vec<Row> = shard.values().filter(is_next).take(30).cloned().collect();
+            let next = rows.last().filter(|_| rows.len() == 30).map(|row| Cursor(bucket(row)));
             Ok(Page { rows, next })
         })
     }

@@ -1,0 +1,90 @@
+//! Ageing: rows that nobody has asked for go on from a warm shard to a cold one.
+//!
+//! Done by the thread that moves, some pages in each pass. A row is written below before it is removed above, so it is
+//! always somewhere; one that is in both is the same.
+
+use crate::mover::{LEFT_MIN, now_secs};
+use crate::rows::Away;
+use crate::tiered::{Inner, add};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use tidegate_cold::{Cursor, Row};
+use tidegate_store::Hashed;
+use tokio::runtime::Handle;
+
+/// The pages of a pass.
+const PAGES: usize = 16;
+
+/// How far the rounds over the warm shards are.
+pub(crate) struct Ageing {
+    /// For how long a row stays warm.
+    after: Duration,
+    /// The shard, and where its next page begins.
+    at: (usize, Option<Cursor>),
+    /// None while a round is under way.
+    next_round: Option<Instant>,
+}
+
+impl Ageing {
+    pub(crate) fn new(after: Duration) -> Ageing {
+        Ageing { after, at: (0, None), next_round: None }
+    }
+
+    /// Moves what is old enough in the next pages.
+    pub(crate) fn pass(&mut self, inner: &Inner, runtime: &Handle) -> Result<(), Away> {
+        if self.next_round.is_some_and(|at| Instant::now() < at) {
+            return Ok(());
+        }
+        self.next_round = None;
+        for _ in 0..PAGES {
+            let (shard, after) = self.at;
+            if shard >= inner.filters.len() {
+                self.at = (0, None);
+                self.next_round = Some(Instant::now() + self.after / 16);
+                return Ok(());
+            }
+            if inner.rows.below(shard, &Hashed::narrow(0)).is_none() {
+                self.at = (shard + 1, None);
+                continue;
+            }
+            let page = runtime.block_on(inner.rows.page(shard, after, now_secs()));
+            let page = inner.noted(shard, page)?;
+            self.move_on(inner, runtime, shard, page.rows)?;
+            self.at = match page.next {
+                Some(next) => (shard, Some(next)),
+                None => (shard + 1, None),
+            };
+        }
+        Ok(())
+    }
+
+    fn move_on(
+        &self,
+        inner: &Inner,
+        runtime: &Handle,
+        shard: usize,
+        rows: Vec<Row>,
+    ) -> Result<(), Away> {
+        let now = now_secs();
+        let stays = u32::try_from(self.after.as_secs()).unwrap_or(u32::MAX);
+        let mut below: BTreeMap<usize, Vec<Row>> = BTreeMap::new();
+        for row in rows {
+            let is_old = row.moved_at.saturating_add(stays) <= now;
+            if is_old
+                && row.expires_at.saturating_sub(now) >= LEFT_MIN
+                && let Some(to) = inner.rows.below(shard, &row.key)
+            {
+                below.entry(to).or_default().push(row);
+            }
+        }
+        for (to, rows) in below {
+            rows.iter().for_each(|row| inner.filters[to].add(&row.key));
+            inner.noted(to, runtime.block_on(inner.rows.put(to, &rows, now)))?;
+            let moved: Vec<(Hashed, u32)> =
+                rows.iter().map(|row| (row.key, row.moved_at)).collect();
+            inner.noted(shard, runtime.block_on(inner.rows.remove(shard, &moved, now)))?;
+            add(&inner.tally.moved_on, moved.len() as u64);
+        }
+        Ok(())
+    }
+}
