@@ -4,8 +4,8 @@
 use crate::bucket::bucket_of;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// The hashes of one part are in one shard. With the usual number of buckets a part is a bucket: buckets stay full, however
-/// many shards there are.
+/// The hashes of one part are in one shard. With the usual number of buckets a part has two of them, so that buckets stay
+/// full, however many shards there are.
 const PART_BITS: u8 = 20;
 
 /// The shards by their names.
