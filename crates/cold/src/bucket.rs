@@ -15,8 +15,13 @@
 //! | 16 - `b` / 8 | the hash without the whole bytes that the bucket implies, the highest byte first |
 //! | varint | `moved_at`, less the earliest one |
 //! | varint | `expires_at`, less `moved_at`; zigzag, as it can be negative |
-//! | words / 2 | the length of each word, in 4 bits, the first word in the lower ones |
-//! | 0 to 8 a word | the words without their leading zero bytes, the lowest byte first |
+//! | words / 2 | the form of each word, in 4 bits, the first word in the lower ones |
+//! | 0 to 8 a word | the words, the lowest byte first |
+//!
+//! A word of the form 0 to 8 has so many bytes; its leading zero bytes are left out. Many words are times, in nanoseconds since
+//! the epoch. A word of the form 9 to 15 has 1 to 7 bytes, and is the difference, in zigzag, from the last word before it that
+//! has such a form, or from `moved_at` in nanoseconds. The shorter form is used: a counter of a fixed window has 36 bytes
+//! instead of 41.
 //!
 //! Other numbers are little-endian, and varints are LEB128. Zero words at the end of a state are left out.
 //!
@@ -30,6 +35,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const VERSION: u8 = 1;
 /// Version and checksum.
 const HEADER_BYTES: usize = 5;
+/// Forms of words above this one are differences.
+const DIFFERENCE: u8 = 8;
+
 /// What is wrong with the bytes of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -115,14 +123,53 @@ fn encode_row(bytes: &mut Vec<u8>, place: Place, base: u32, row: &Row) {
     bytes.extend_from_slice(hash.get(place.implied_bytes()..).unwrap_or_default());
     push_varint(bytes, u64::from(row.moved_at - base));
     push_varint(bytes, zigzag(i64::from(row.expires_at) - i64::from(row.moved_at)));
+    let mut near = nanos(row.moved_at);
+    let words: SmallVec<[Word; 4]> = words.iter().map(|word| Word::of(*word, &mut near)).collect();
     for pair in words.chunks(2) {
-        let lengths = pair.iter().rev().fold(0, |lengths, word| lengths << 4 | length(*word));
-        bytes.push(lengths);
+        bytes.push(pair.iter().rev().fold(0, |forms, word| forms << 4 | word.form));
     }
-    for word in words {
-        let length = usize::from(length(*word));
-        bytes.extend_from_slice(word.to_le_bytes().get(..length).unwrap_or_default());
+    for Word { form, number } in words {
+        let length = usize::from(bytes_of_form(form));
+        bytes.extend_from_slice(number.to_le_bytes().get(..length).unwrap_or_default());
     }
+}
+
+/// A word of a state as it is stored.
+struct Word {
+    form: u8,
+    number: u64,
+}
+
+impl Word {
+    /// `near` is what a time is compared with: the last one.
+    fn of(word: u64, near: &mut u64) -> Word {
+        let difference = zigzag(word.wrapping_sub(*near).cast_signed());
+        let (plain, apart) = (length(word), length(difference).max(1));
+        if apart < plain {
+            *near = word;
+            Word { form: DIFFERENCE + apart, number: difference }
+        } else {
+            Word { form: plain, number: word }
+        }
+    }
+
+    fn word(self, near: &mut u64) -> u64 {
+        if self.form > DIFFERENCE {
+            *near = near.wrapping_add(unzigzag(self.number).cast_unsigned());
+            *near
+        } else {
+            self.number
+        }
+    }
+}
+
+fn bytes_of_form(form: u8) -> u8 {
+    if form > DIFFERENCE { form - DIFFERENCE } else { form }
+}
+
+/// At most 2^62.
+fn nanos(seconds: u32) -> u64 {
+    u64::from(seconds) * 1_000_000_000
 }
 
 /// The rows of a bucket, in ascending order of their keys.
@@ -164,16 +211,14 @@ fn decode_row(reader: &mut Reader<'_>, place: Place, base: u32) -> Result<Row, F
     let moved_at = base.checked_add(later).ok_or(Flaw::Range)?;
     let expires_at = i64::from(moved_at).checked_add(unzigzag(reader.varint()?));
     let expires_at = expires_at.and_then(|at| u32::try_from(at).ok()).ok_or(Flaw::Range)?;
-    // The lengths are there before memory for their words is taken: half a byte for each 8 bytes.
-    let lengths = reader.take(words.div_ceil(2))?;
+    // The forms are there before memory for their words is taken: half a byte for each 8 bytes.
+    let forms = reader.take(words.div_ceil(2))?;
     let mut state = SmallVec::with_capacity(words);
-    let halves = lengths.iter().flat_map(|pair| [pair & 15, pair >> 4]);
-    for length in halves.take(words) {
-        if length > 8 {
-            return Err(Flaw::Range);
-        }
-        let bytes = reader.take(usize::from(length))?;
-        state.push(bytes.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
+    let mut near = nanos(moved_at);
+    for form in forms.iter().flat_map(|pair| [pair & 15, pair >> 4]).take(words) {
+        let bytes = reader.take(usize::from(bytes_of_form(form)))?;
+        let number = bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        state.push(Word { form, number }.word(&mut near));
     }
     Ok(Row { key, state, expires_at, moved_at })
 }

@@ -9,7 +9,8 @@ fn place(bits: u8, hash: u128) -> Place {
 }
 
 fn words() -> impl Strategy<Value = Vec<u64>> {
-    let word = prop_oneof![Just(0), 0_u64..300, any::<u64>()];
+    let time = 1_795_600_800_000_000_000_u64;
+    let word = prop_oneof![Just(0), 0_u64..300, any::<u64>(), time - 10_000_000..time + 10_000_000];
     prop_oneof![prop::collection::vec(word.clone(), 0..5), prop::collection::vec(word, 0..34)]
 }
 
@@ -127,6 +128,33 @@ fn a_usual_counter_takes_at_most_36_bytes() {
     assert!(bytes <= 27 * rows.len(), "{bytes}");
     // Alone in its bucket, too.
     assert!(encode(place(20, 5 << 108), &rows[..1]).len() <= 36);
+}
+
+/// `start` and `last` in nanoseconds, and hits.
+#[test]
+fn a_counter_of_a_fixed_window_takes_at_most_36_bytes() {
+    let rows: Vec<Row> = (0..24_u64)
+        .map(|index| {
+            let start = (u64::from(NOW) - 3_600 - 60 * index) * 1_000_000_000;
+            let state = [start, 300 + index, start + 59_123_456_789 - index];
+            Row { state: state.into_iter().collect(), ..usual(5 << 108 | u128::from(index) << 70) }
+        })
+        .collect();
+    let here = place(20, 5 << 108);
+    let bytes = encode(here, &rows);
+    assert!(bytes.len() <= 36 * rows.len(), "{}", bytes.len());
+    assert_eq!(decode(here, &bytes), Ok(rows));
+}
+
+#[test]
+fn times_around_the_move_come_back() {
+    let here = place(0, 0);
+    for moved_at in [0, 1, NOW, u32::MAX] {
+        let time = nanos(moved_at);
+        let state = [time, time.wrapping_sub(1), time + 1, time ^ 1 << 63, time, u64::MAX];
+        let row = Row { state: state.into_iter().collect(), moved_at, ..usual(1) };
+        assert_eq!(decode(here, &encode(here, std::slice::from_ref(&row))), Ok(vec![row]));
+    }
 }
 
 #[test]
