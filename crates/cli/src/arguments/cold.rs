@@ -9,7 +9,7 @@ use tidegate_process::{COLD_FILE, ColdSettings};
 use tidegate_tiers::{Missing, MovesSettings};
 
 /// Counters in a bucket of a database, about.
-const PER_BUCKET: u64 = 48;
+const PER_BUCKET: u64 = 24;
 /// An operation of a database that hangs is given up before a request that waits for it.
 const FETCH_MARGIN: Duration = Duration::from_millis(200);
 /// An operator's command may wait longer than a request.
