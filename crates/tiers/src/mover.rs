@@ -21,6 +21,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -97,6 +98,13 @@ impl Pressure {
         let pause = pause.min(idle / IDLE_PASSES).max(Duration::from_millis(10));
         Pressure { idle_min: idle_min.min(IDLE_MAX), spares_single, pause }
     }
+
+    /// Whether a counter with this use moves.
+    fn moves(self, of: Use) -> bool {
+        // Nothing is known of the uses of a counter from a snapshot.
+        let is_spared = self.spares_single && of.uses == 1;
+        of.idle >= self.idle_min && !is_spared
+    }
 }
 
 /// What a pass has found to do.
@@ -127,14 +135,37 @@ impl Tiered {
         Ok(Mover { inner, runtime: self.runtime()?, settings, built, ageing })
     }
 
+    /// Moves counters now, whatever their use, as far as they are worth it. Returns how many; none if another process of
+    /// the data directory moves.
+    ///
+    /// # Errors
+    /// If a database does not do it, or there is no lock file.
+    pub fn move_now(
+        &self,
+        data_dir: &Path,
+        is_to_move: impl Fn(&Hashed) -> bool,
+    ) -> io::Result<Option<u64>> {
+        let lock = open_lock(data_dir)?;
+        if !try_lock(&lock) {
+            return Ok(None);
+        }
+        let mut mover =
+            self.mover(MovesSettings { per_second: u32::MAX, ..MovesSettings::default() })?;
+        let moved = || self.inner.tally.moved_down.load(Ordering::Relaxed);
+        let (start, mut before) = (moved(), None);
+        mover.build_filters().map_err(io::Error::other)?;
+        // As many as a pass may have, until none is left.
+        while before != Some(moved()) {
+            before = Some(moved());
+            let found = mover.find(|key, _| is_to_move(key));
+            mover.move_down(found.idle).map_err(io::Error::other)?;
+        }
+        Ok(Some(moved() - start))
+    }
+
     /// Begins to move counters of the store whose data directory this is, as soon as no other process does.
     pub fn start_moves(&self, data_dir: &Path, settings: MovesSettings) -> io::Result<Moves> {
-        let lock = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(data_dir.join(LOCK))?;
+        let lock = open_lock(data_dir)?;
         let mut mover = self.mover(settings)?;
         let (stop, stopped) = mpsc::channel();
         let run = move || {
@@ -148,6 +179,11 @@ impl Tiered {
         let thread = thread::Builder::new().name("tidegate-moves".to_owned()).spawn(run)?;
         Ok(Moves { stop: Some(stop), thread: Some(thread) })
     }
+}
+
+fn open_lock(data_dir: &Path) -> io::Result<File> {
+    let path = data_dir.join(LOCK);
+    OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(path)
 }
 
 fn try_lock(lock: &File) -> bool {
@@ -183,7 +219,7 @@ impl Mover {
     }
 
     pub(crate) fn move_idle(&self, pressure: Pressure) -> Result<(), Away> {
-        let found = self.find(pressure);
+        let found = self.find(|_, of| pressure.moves(of));
         self.remove(&found.stale)?;
         self.move_down(found.idle)
     }
@@ -249,8 +285,8 @@ impl Mover {
         Ok(())
     }
 
-    /// Looks at all nodes: which counters are idle, and which rows are stale for good.
-    fn find(&self, pressure: Pressure) -> Found {
+    /// Looks at all nodes: which counters are to move, and which rows are stale for good.
+    fn find(&self, is_to_move: impl Fn(&Hashed, Use) -> bool) -> Found {
         let (mut found, now) = (Found::default(), now_secs());
         let (seed, pass) = (self.inner.hot.seed(), self.inner.hot.completed_pass() as u32);
         let looked = self.inner.hot.for_each(|class, stored, entry| {
@@ -266,9 +302,7 @@ impl Mover {
             let of = self.inner.heat.pass(&key);
             let row = row_of(key, &entry, now);
             let is_worth_it = row.expires_at.saturating_sub(now) >= LEFT_MIN;
-            // Nothing is known of the uses of a counter from a snapshot.
-            let is_spared = pressure.spares_single && of.uses == 1;
-            if is_worth_it && of.idle >= pressure.idle_min && !is_spared {
+            if is_worth_it && is_to_move(&key, of) {
                 found.idle.push(Candidate { of, row });
                 if found.idle.len() >= 2 * PASS_MAX {
                     keep_best(&mut found.idle);

@@ -60,6 +60,16 @@ Examples:
   tidegate store verify /var/lib/tidegate
   tidegate store verify /backup/tidegate --json | jq .flaws";
 
+const MOVE_HELP: &str = "\
+A sidecar that runs with --cold moves idle counters by itself. So --to cold needs the data directory while none runs, for
+example before a backup of the database alone. --to hot may be used at any time, for example before a rush; what is
+not used then becomes cold again.
+
+Examples:
+  tidegate store move data --to hot --all
+  tidegate store move data --to hot --limits limits.yaml client=203.0.113.9
+  tidegate store move data --to cold --all --cold postgres://tidegate:secret@db/counters";
+
 const EXPORT_HELP: &str = "\
 Columns: key, class, expiry (seconds since 1970), state words. With --json, one object a line; state
 words are strings there, as many JSON parsers round 64-bit numbers. With --seed, the first line has the seed
@@ -115,6 +125,9 @@ pub(crate) enum StoreCommand {
     /// Erase all entries of both classes
     #[command(after_help = "Examples:\n  tidegate store reset data --yes")]
     Reset(ResetOptions),
+    /// Move counters between the memory and the databases of cold counters
+    #[command(after_help = MOVE_HELP)]
+    Move(MoveOptions),
     /// Write every live entry to standard output, one a line
     #[command(after_help = EXPORT_HELP, override_usage = usage("export", ""))]
     Export(ExportOptions),
@@ -302,6 +315,44 @@ pub(crate) struct ResetOptions {
     /// are. By default the files of SQLite that its sidecar has
     #[arg(long, value_name = "URL", value_delimiter = ' ')]
     pub(crate) cold: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MoveOptions {
+    #[command(flatten)]
+    pub(crate) key: KeyOptions,
+
+    /// Where they move
+    #[arg(long, value_name = "TIER")]
+    pub(crate) to: Tier,
+
+    /// Move all counters
+    #[arg(long, conflicts_with = "limits")]
+    pub(crate) all: bool,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) cold: ColdOnly,
+}
+
+/// Databases for commands that have no servers.
+#[derive(Debug, Args)]
+pub(crate) struct ColdOnly {
+    /// Databases with the idle counters of the data directory, as in `tidegate serve --cold`. By default the files of SQLite
+    /// that its sidecar has
+    #[arg(long, value_name = "URL", value_delimiter = ' ')]
+    pub(crate) cold: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Tier {
+    /// The memory
+    Hot,
+    /// The databases
+    Cold,
 }
 
 #[derive(Debug, Args)]

@@ -10,6 +10,7 @@ mod export;
 mod import;
 mod inspect;
 pub(crate) mod key;
+mod moves;
 mod names;
 pub(crate) mod place;
 mod verify;
@@ -35,6 +36,7 @@ pub(crate) fn run(command: &StoreCommand, out: &mut Output) -> anyhow::Result<Ex
         StoreCommand::Erase(options) => entry::erase(options, out),
         StoreCommand::Sweep(options) => bulk::sweep(options, out),
         StoreCommand::Reset(options) => bulk::reset(options, out),
+        StoreCommand::Move(options) => moves::run(options, out),
         StoreCommand::Export(options) => export::run(options, out),
         StoreCommand::Import(options) => import::run(options, out),
     }
