@@ -115,7 +115,7 @@ async fn time(cold: &Cold, all: &[(u64, Row)], name: &str) {
     let mut listed = 0;
     loop {
         let page = cold.page(0, after, NOW).await.unwrap();
-        listed += page.keys.len();
+        listed += page.rows.len();
         after = page.next;
         if after.is_none() {
             break;

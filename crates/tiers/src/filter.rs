@@ -167,7 +167,7 @@ impl Filter {
 
 /// The half that counts after so many were completed.
 fn half_of(completed: u64) -> usize {
-    usize::from(completed % 2 == 0)
+    usize::from(completed.is_multiple_of(2))
 }
 
 #[cfg(test)]

@@ -126,14 +126,14 @@ pub enum TiersError {
     Thread(#[from] io::Error),
 }
 
-/// Why an update was not made.
-enum Stop {
-    /// These counters must be fetched first.
+/// What came of an update.
+enum Attempt {
+    Done(Result<(), Undecided>),
+    /// Nothing: these counters must be fetched first.
     Missing(Keys),
-    Failed(Undecided),
 }
 
-type Keys = SmallVec<[Hashed; 4]>;
+type Keys = SmallVec<[Hashed; 2]>;
 
 /// What is known of the counters of an update after fetches.
 #[derive(Default)]
@@ -296,7 +296,7 @@ impl Inner {
         known: &Known,
         now: Timestamp,
         update: &mut Update<'_>,
-    ) -> Result<(), Stop> {
+    ) -> Attempt {
         let settled = &*known.settled;
         keys.iter().for_each(|key| self.heat.prefetch(key));
         let mut all = Keys::new();
@@ -336,11 +336,11 @@ impl Inner {
             false => self.hot.update_many(&all, nanos, run),
         };
         match updated {
-            Err(error) => Err(Stop::Failed(error.into())),
-            Ok(()) if !missing.is_empty() => Err(Stop::Missing(missing)),
+            Err(error) => Attempt::Done(Err(error.into())),
+            Ok(()) if !missing.is_empty() => Attempt::Missing(missing),
             Ok(()) => {
                 keys.iter().for_each(|key| self.heat.used(key));
-                Ok(())
+                Attempt::Done(Ok(()))
             }
         }
     }
@@ -422,9 +422,8 @@ impl Inner {
                 }
             }
             match self.attempt(keys, &known, now, update) {
-                Ok(()) => return Ok(()),
-                Err(Stop::Failed(error)) => return Err(error),
-                Err(Stop::Missing(more)) => missing = more,
+                Attempt::Done(result) => return result,
+                Attempt::Missing(more) => missing = more,
             }
         }
         let cause = "other processes fetch the same counters".to_owned();
@@ -472,9 +471,8 @@ impl Counters for Tiered {
         update: &'u mut Update<'u>,
     ) -> Updating<'u> {
         match self.inner.attempt(keys, &Known::default(), now, update) {
-            Ok(()) => Updating::Done(Ok(())),
-            Err(Stop::Failed(error)) => Updating::Done(Err(error)),
-            Err(Stop::Missing(missing)) => {
+            Attempt::Done(result) => Updating::Done(result),
+            Attempt::Missing(missing) => {
                 // Begun now, also if nobody waits: a caller that cannot wait comes again.
                 missing.iter().for_each(|key| drop(self.inner.fetches.join(key)));
                 Updating::Later(Box::pin(self.inner.update_later(keys, now, update, missing)))
