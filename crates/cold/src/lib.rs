@@ -8,7 +8,7 @@
 //! transaction of one loses no counter of another.
 //!
 //! An operation ends within the timeout of the settings. After an error of [`Cold::put`] or [`Cold::remove`] it is not known
-//! whether the change was made; it can be made again.
+//! whether the change was made. No operation is tried again by itself once its commit was sent.
 //!
 //! ```
 //! # use tidegate_cold::{Cold, Row, Settings};

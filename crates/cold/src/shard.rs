@@ -16,7 +16,7 @@ const WRITERS: usize = 1;
 /// Each try that fails means that another transaction went on.
 const TRIES: u32 = 16;
 
-/// What can be done within one transaction, or one statement. It may be run again after it failed.
+/// What can be done within one transaction, or one statement. It is run again after failures that are not final.
 pub(crate) trait Operation: Sync {
     type Answer: Send;
     const ROLE: Role;

@@ -4,15 +4,15 @@
 //! insert says whether another transaction has made it meanwhile; if so, the whole transaction runs again. A bucket that is
 //! left without counters is deleted, and every bucket that is changed loses what has expired.
 
-use crate::Row;
 use crate::bucket::{Place, encode};
 use crate::owner::Owner;
 use crate::pool::Role;
 use crate::read::{decoded, select};
 use crate::shard::{Failure, Operation};
+use crate::{ColdError, Row};
 use sqlx::{AnyConnection, Connection};
 use std::collections::HashMap;
-use tidegate_sql::{Dialect, chunks, rows};
+use tidegate_sql::{Dialect, SqlError, chunks, rows};
 use tidegate_store::Hashed;
 
 /// The change of one counter.
@@ -109,8 +109,12 @@ impl Operation for Write<'_> {
         for chunk in chunks(&buckets) {
             removed += self.change(&mut transaction, dialect, owner, chunk).await?;
         }
-        transaction.commit().await?;
-        Ok(removed)
+        match transaction.commit().await {
+            Ok(()) => Ok(removed),
+            Err(error) if dialect.is_conflict(&error) => Err(error.into()),
+            // It may be done. Another process may have changed the rows since, and a second try would undo that.
+            Err(error) => Err(ColdError::from(SqlError::of(dialect, &error)).into()),
+        }
     }
 }
 
