@@ -7,7 +7,7 @@
 //! Several owners share a database and do not see each other. Several processes of one owner may work at the same time: a
 //! transaction of one loses no counter of another.
 //!
-//! An operation ends within the timeout of the settings. After an error of [`Cold::put`] or [`Cold::remove`] it is not known
+//! A fetch ends within the timeout of the settings, other operations within their patience. After an error of [`Cold::put`] or [`Cold::remove`] it is not known
 //! whether the change was made. No operation is tried again by itself once its commit was sent.
 //!
 //! ```
@@ -106,9 +106,9 @@ impl Cold {
     /// Those of [`Settings::check`].
     pub fn open(settings: &Settings, owner: u128) -> Result<Cold, ColdError> {
         settings.check()?;
-        let (timeout, bits) = (settings.timeout, settings.buckets_log2);
+        let (times, bits) = ((settings.timeout, settings.patience), settings.buckets_log2);
         let databases = Databases::default();
-        let shard = |url: &String| Shard::new(url, timeout, owner, bits, databases.clone());
+        let shard = |url: &String| Shard::new(url, times, owner, bits, databases.clone());
         let shards = settings.urls.iter().map(shard).collect::<Result<Vec<_>, _>>()?;
         let route = Shards::new(shards.iter().map(|shard| shard.name.as_str()));
         Ok(Cold { shards, route })
@@ -148,8 +148,7 @@ impl Cold {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let shard = &self.shards[shard];
-        shard.run(&Fetch { keys, now }, shard.deadline()).await
+        self.shards[shard].fetch(&Fetch { keys, now }).await
     }
 
     /// Writes all of these rows, or none. A row replaces that of the same key, whatever its version. What has expired is not
@@ -179,8 +178,7 @@ impl Cold {
         if edits.is_empty() {
             return Ok(0);
         }
-        let shard = &self.shards[shard];
-        shard.run(&Write::new(edits, now), shard.deadline()).await
+        self.shards[shard].work(&Write::new(edits, now)).await
     }
 
     /// The next rows of a shard, in an order of their keys that does not change. Rows that expired an hour ago are dropped.
@@ -194,14 +192,13 @@ impl Cold {
         now: u32,
     ) -> Result<Page, ColdError> {
         let shard = &self.shards[shard];
-        let deadline = shard.deadline();
         let next = Next { after: after.map(|cursor| cursor.0) };
-        let buckets = shard.run(&next, deadline).await?;
+        let buckets = shard.work(&next).await?;
         let is_old = |row: &&Row| row.expires_at.saturating_add(EXPIRED_SECONDS) <= now;
         let old = buckets.all.iter().filter_map(|(_, rows)| rows.iter().find(is_old));
         let old: Vec<Edit<'_>> = old.map(|row| Edit::Tidy(row.key)).collect();
         if !old.is_empty() {
-            shard.run(&Write::new(old, now), deadline).await?;
+            shard.work(&Write::new(old, now)).await?;
         }
         let last = buckets.all.last().filter(|_| !buckets.is_last);
         let next = last.map(|(place, _)| Cursor(place.bucket));
@@ -215,8 +212,7 @@ impl Cold {
     /// # Errors
     /// If the database does not answer in time, or a row is damaged.
     pub async fn size(&self, shard: usize) -> Result<Size, ColdError> {
-        let shard = &self.shards[shard];
-        shard.run(&Measure, shard.deadline()).await
+        self.shards[shard].work(&Measure).await
     }
 
     /// Ends the connections. Later operations fail.

@@ -17,19 +17,22 @@ pub struct Settings {
     /// of a path. Their names, which are the URLs without what is secret, decide which shard a counter moves to, whatever
     /// their order is here.
     pub urls: Vec<String>,
-    /// An operation ends within this time.
+    /// A fetch ends within this time: a request waits for it.
     pub timeout: Duration,
+    /// The same of other operations, which many rows take part in and nobody waits for.
+    pub patience: Duration,
     /// The number of buckets of a new owner, as a power of two: one for about 25 counters. What a shard knows of an owner is
     /// never changed.
     pub buckets_log2: u8,
 }
 
 impl Settings {
-    /// Two seconds for an operation, and buckets for 50 million counters.
+    /// Two seconds for a fetch, and buckets for 50 million counters.
     pub fn new(urls: impl IntoIterator<Item = impl Into<String>>) -> Settings {
         Settings {
             urls: urls.into_iter().map(Into::into).collect(),
             timeout: Duration::from_secs(2),
+            patience: Duration::from_secs(10),
             buckets_log2: BUCKETS_LOG2,
         }
     }
@@ -42,7 +45,7 @@ impl Settings {
         if self.urls.is_empty() {
             return Err(ColdError::NoShard);
         }
-        if self.timeout.is_zero() {
+        if self.timeout.is_zero() || self.patience.is_zero() {
             return Err(ColdError::Timeout);
         }
         if self.buckets_log2 > BITS_MAX {

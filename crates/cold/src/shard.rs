@@ -7,7 +7,7 @@ use sqlx::{AnyConnection, Connection};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tidegate_sql::{Connector, Dialect, SqlError, make_private, shown};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 /// SQLite and its readers share a file, and a server a machine: more would only wait there.
 const READERS: usize = 4;
@@ -73,50 +73,59 @@ pub(crate) struct Shard {
     registered: tokio::sync::Mutex<Option<Owner>>,
     databases: Databases,
     timeout: Duration,
+    patience: Duration,
 }
 
 impl Shard {
     pub(crate) fn new(
         url: &str,
-        timeout: Duration,
+        (timeout, patience): (Duration, Duration),
         owner: u128,
         bits: u8,
         databases: Databases,
     ) -> Result<Shard, ColdError> {
-        let connector = Connector::new(url, timeout)?;
-        let settings = bounds(connector.dialect(), timeout);
-        let connector = connector.with_settings(settings);
+        let within = |time| {
+            let connector = Connector::new(url, time)?;
+            let settings = bounds(connector.dialect(), time);
+            Ok::<_, ColdError>(connector.with_settings(settings))
+        };
+        let connector = within(timeout)?;
         Ok(Shard {
             name: shown(url),
             url: url.to_owned(),
             readers: Pool::new(connector.clone(), Role::Reads, READERS),
-            writers: Pool::new(connector.clone(), Role::Writes, WRITERS),
+            writers: Pool::new(within(patience)?, Role::Writes, WRITERS),
             connector,
             owner,
             bits,
             registered: tokio::sync::Mutex::default(),
             databases,
             timeout,
+            patience,
         })
     }
 
-    /// When an operation that begins now has to end.
-    pub(crate) fn deadline(&self) -> Instant {
-        Instant::now() + self.timeout
+    /// Tries a fetch until it succeeds, fails for good, or its time is over.
+    pub(crate) async fn fetch<O: Operation>(&self, operation: &O) -> Result<O::Answer, ColdError> {
+        self.run(operation, self.timeout).await
     }
 
-    /// Tries an operation until it succeeds, fails for good, or its time is over.
-    pub(crate) async fn run<O: Operation>(
+    /// The same for what nobody waits for.
+    pub(crate) async fn work<O: Operation>(&self, operation: &O) -> Result<O::Answer, ColdError> {
+        self.run(operation, self.patience).await
+    }
+
+    async fn run<O: Operation>(
         &self,
         operation: &O,
-        deadline: Instant,
+        within: Duration,
     ) -> Result<O::Answer, ColdError> {
-        if let Ok(result) = timeout_at(deadline, self.tries(operation)).await {
+        if let Ok(result) = timeout(within, self.tries(operation)).await {
             return result;
         }
         // A server that vanished answers on none of its connections.
         self.pool(O::ROLE).forget();
-        Err(SqlError::Slow(self.timeout).into())
+        Err(SqlError::Slow(within).into())
     }
 
     async fn tries<O: Operation>(&self, operation: &O) -> Result<O::Answer, ColdError> {

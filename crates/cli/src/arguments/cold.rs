@@ -66,7 +66,7 @@ pub(crate) struct ColdOptions {
     )]
     pub(crate) cold_moves: u32,
 
-    /// How long an operation of a database may take: 1ms to 60s. Requests for cold counters wait as long
+    /// How long a look-up in a database may take: 1ms to 60s. Requests for cold counters wait as long
     #[arg(
         long,
         value_name = "TIME",

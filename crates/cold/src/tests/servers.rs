@@ -36,7 +36,8 @@ async fn errors(cold: &Cold) -> Vec<ColdError> {
 
 async fn outages(kind: Kind) {
     let Some(mut server) = Server::start(kind).await else { return };
-    let settings = Settings { timeout: TIMEOUT, ..settings(&server, "outages").await };
+    let settings =
+        Settings { timeout: TIMEOUT, patience: TIMEOUT, ..settings(&server, "outages").await };
     let cold = Cold::open(&settings, 1).unwrap();
     works_again(&cold).await;
 
@@ -80,7 +81,8 @@ async fn mariadb_comes_back() {
 async fn locked(kind: Kind) {
     use sqlx::{Connection, Executor};
     let Some(server) = Server::start(kind).await else { return };
-    let settings = Settings { timeout: TIMEOUT, ..settings(&server, "locked").await };
+    let settings =
+        Settings { timeout: TIMEOUT, patience: TIMEOUT, ..settings(&server, "locked").await };
     let cold = Cold::open(&settings, 1).unwrap();
     works_again(&cold).await;
     let mut other = sqlx::AnyConnection::connect(&settings.urls[0]).await.unwrap();
