@@ -52,6 +52,9 @@ args:
   {{- end }}
   {{- end }}
   - --statistics-timezone={{ .Values.statistics.timezone }}
+  {{- with .Values.cold.url }}
+  - --cold={{ . }}
+  {{- end }}
   {{- with .Values.authority }}
   {{- if .url }}
   - --authority={{ .url }}
@@ -70,12 +73,17 @@ args:
   - {{ . | quote }}
   {{- end }}
 {{- $database := .Values.statistics.existingSecret }}
-{{- if or $database .Values.extraEnv }}
+{{- $cold := .Values.cold.existingSecret }}
+{{- if or $database $cold .Values.extraEnv }}
 env:
   {{- if $database }}
   # It has a password.
   - name: TIDEGATE_STATISTICS
     valueFrom: { secretKeyRef: { name: {{ $database }}, key: url } }
+  {{- end }}
+  {{- if $cold }}
+  - name: TIDEGATE_COLD
+    valueFrom: { secretKeyRef: { name: {{ $cold }}, key: url } }
   {{- end }}
   {{- with .Values.extraEnv }}
   {{- toYaml . | nindent 2 }}

@@ -89,6 +89,12 @@ outbound|8081||{{ include "tidegate.host" . }}
 {{- if and .Values.statistics.hasCa (not .Values.statistics.existingSecret) -}}
 {{- fail "statistics.hasCa needs statistics.existingSecret" -}}
 {{- end -}}
+{{- if and .Values.cold.url .Values.cold.existingSecret -}}
+{{- fail "cold.url and cold.existingSecret exclude each other" -}}
+{{- end -}}
+{{- if and (or .Values.cold.url .Values.cold.existingSecret) .Values.authority.url -}}
+{{- fail "cold and authority.url exclude each other: counters of an authority are in its servers" -}}
+{{- end -}}
 {{- if and .Values.istio.filter.selector .Values.istio.filter.targetRefs -}}
 {{- fail "istio.filter.selector and istio.filter.targetRefs exclude each other" -}}
 {{- end -}}

@@ -81,7 +81,7 @@ async fn the_chart_renders_valid_manifests_in_each_shape() -> anyhow::Result<()>
 
 #[tokio::test]
 async fn values_that_would_loosen_limits_or_have_no_effect_are_refused() -> anyhow::Result<()> {
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 16] = [
         (&["tls.clientCa=true"], "need tls.existingSecret"),
         (&["http.clientCa=true"], "need http.tlsSecret"),
         (
@@ -90,6 +90,8 @@ async fn values_that_would_loosen_limits_or_have_no_effect_are_refused() -> anyh
         ),
         (&["tls.existingSecret=tls", "tls.clientNames={a}"], "tls.clientNames needs tls.clientCa"),
         (&["statistics.hasCa=true"], "statistics.hasCa needs statistics.existingSecret"),
+        (&["cold.url=data-dir", "cold.existingSecret=database"], "exclude each other"),
+        (&[SHARED, "cold.url=data-dir"], "counters of an authority are in its servers"),
         (&["replicas=2"], "several replicas need authority.url"),
         (&["autoscaling.enabled=true"], "several replicas need authority.url"),
         (
