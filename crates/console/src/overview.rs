@@ -95,6 +95,7 @@ pub fn respond(of: &Overview<'_>) -> Response {
         "unknown_domain": snapshot.value("domain_not_found"),
         "store": store(snapshot),
         "shared": shared(snapshot),
+        "cold": cold(snapshot),
         "statistics": statistics(snapshot),
         "limits": summary(standing),
     }))
@@ -170,6 +171,19 @@ fn shared(snapshot: &Snapshot) -> Option<Value> {
     }))
 }
 
+fn cold(snapshot: &Snapshot) -> Option<Value> {
+    let is_up = snapshot.value("cold_up")?;
+    Some(json!({
+        "up": is_up == 1,
+        "moved": snapshot.value("cold_moved"),
+        "moved_on": snapshot.value("cold_moved_on"),
+        "fetched": snapshot.value("cold_fetched"),
+        "fetched_in_vain": snapshot.value("cold_fetched_in_vain"),
+        "spared": snapshot.value("cold_spared"),
+        "without_state": snapshot.value("cold_without_state"),
+    }))
+}
+
 fn statistics(snapshot: &Snapshot) -> Option<Value> {
     let is_up = snapshot.value("statistics_up")?;
     Some(json!({
@@ -237,7 +251,8 @@ descriptors:
         let narrow = &body["store"]["classes"][0];
         assert_eq!((&narrow["class"], &narrow["occupied"]), (&json!("narrow"), &json!(3)));
         assert!(narrow["nodes"].as_u64().unwrap() >= 1_000, "{narrow}");
-        assert_eq!((&body["shared"], &body["statistics"]), (&Value::Null, &Value::Null));
+        let others = ["shared", "cold", "statistics"].map(|name| &body[name]);
+        assert_eq!(others, [&Value::Null; 3]);
         assert_eq!(body["answers"], json!({"ok": 9, "over_limit": 3, "returned": 0, "error": 0}));
     }
 

@@ -105,6 +105,15 @@ function tiles(answer) {
       limits.current ? `read ${ago(limits.loaded_ms, answer.now_ms)}` : el("span", { class: "bad" }, limits.mistakes ? `the last ones have ${counted(limits.mistakes, "mistake")}; old ones are in force` : "not the last ones of their source"),
     ),
     answer.shared && tile("Shared counters", answer.shared.up ? "answer" : el("span", { class: "bad" }, "do not answer"), `${count(answer.shared.commands)} commands`, answer.shared.failed > 0 && `${count(answer.shared.failed)} failed`),
+    answer.cold &&
+      tile(
+        "Cold counters",
+        answer.cold.up ? el("span", { "data-figure": "cold" }, count(answer.cold.moved)) : el("span", { class: "bad" }, "do not answer"),
+        answer.cold.up && "moved to databases since the start",
+        `${count(answer.cold.fetched)} came back`,
+        `${share(answer.cold.spared, answer.cold.spared + answer.cold.fetched_in_vain)} of new ones without a look-up`,
+        answer.cold.without_state > 0 && el("span", { class: "bad" }, `${count(answer.cold.without_state)} decided without their state`),
+      ),
     answer.statistics && !answer.statistics.up && tile("Statistics", el("span", { class: "bad" }, "not written"), "the database does not take them"),
   ];
 }
