@@ -71,4 +71,9 @@ impl Rows for Levels {
         let (level, shard) = self.at(shard);
         level.page(shard, after, now)
     }
+
+    fn ask(&self, shard: usize) -> Working<'_, ()> {
+        let (level, shard) = self.at(shard);
+        level.ask(shard)
+    }
 }

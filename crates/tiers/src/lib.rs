@@ -3,7 +3,8 @@
 //! A counter is *hot* while it has a node in the store, and *cold* while its state is in a row of a database. What is hot is
 //! the truth; a row beside it is stale. `tiered` is the engine of counters that requests see: hot counters are updated at
 //! once, others are fetched first if there may be a row (`filter`). `fetch` brings rows up, `mover` takes idle counters down
-//! (`heat`) and removes stale rows, `ageing` takes rows from a warm level of databases (`levels`) to a cold one. `record` is what both leave in the store for each other, so that a kill at any moment
+//! (`heat`) and removes stale rows, `ageing` takes rows from a warm level of databases (`levels`) to a cold one, `probe` finds
+//! out whether a silent database answers. `record` is what they leave in the store for each other, so that a kill at any moment
 //! and any number of processes lose nothing. `rows` is what a database must do; docs/internals/tiers.md has the proofs.
 //!
 //! Refuses to know limits and algorithms, to wait for a database that does not answer, and to make a thread that serves
@@ -18,6 +19,7 @@ mod heat;
 mod levels;
 pub mod look;
 mod mover;
+mod probe;
 mod record;
 mod rows;
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use crate::fetch::{self, Fetches};
 use crate::filter::Filter;
 use crate::heat::Heat;
+use crate::probe;
 use crate::record::{Record, record_key};
 use crate::rows::{Away, Rows};
 use smallvec::SmallVec;
@@ -15,7 +16,7 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tidegate_authority::{Answers, Counters, Undecided, Update, Updating};
 use tidegate_core::Timestamp;
@@ -104,10 +105,19 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) tally: Tally,
     pub(crate) fetches: Fetches,
-    /// Why the last operation of each shard failed, if it did.
-    troubles: Mutex<Vec<Option<String>>>,
+    /// What is known of each shard.
+    heard: Mutex<Vec<Heard>>,
     /// Distinguishes the fetches of this process.
     tokens: AtomicU64,
+}
+
+/// What is known of a shard.
+#[derive(Debug, Clone, Default)]
+struct Heard {
+    /// Why its last operation failed, if it did.
+    trouble: Option<String>,
+    /// Whether an operation has succeeded since the last look.
+    is_recent: bool,
 }
 
 /// Counters in a store, of which the idle ones are in databases. Dropping it ends its thread.
@@ -166,7 +176,7 @@ impl Tiered {
         let heat = Heat::over(hot.shared_words("heat", Heat::words_for(nodes))?);
         let inner = Arc::new(Inner {
             heat,
-            troubles: Mutex::new(vec![None; filters.len()]),
+            heard: Mutex::new(vec![Heard::default(); filters.len()]),
             filters,
             rows,
             settings,
@@ -181,6 +191,9 @@ impl Tiered {
             .enable_all()
             .build()?;
         runtime.spawn(fetch::serve(Arc::downgrade(&inner)));
+        for shard in 0..inner.filters.len() {
+            runtime.spawn(probe::serve(Arc::downgrade(&inner), shard));
+        }
         Ok(Tiered { inner, runtime: Some(runtime) })
     }
 
@@ -255,24 +268,31 @@ impl Inner {
 
     /// Notes how an operation of a shard has ended.
     pub(crate) fn note(&self, shard: usize, failed: Option<String>) {
-        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(last) = troubles.get_mut(shard) else { return };
+        let mut heard = self.heard();
+        let Some(heard) = heard.get_mut(shard) else { return };
         if let Some(cause) = &failed {
             add(&self.tally.failed, 1);
-            if last.is_none() {
+            if heard.trouble.is_none() {
                 tracing::warn!(
                     shard = self.rows.shards()[shard],
                     cause,
                     "a database of cold counters does not answer"
                 );
             }
-        } else if last.is_some() {
+        } else if heard.trouble.is_some() {
             tracing::info!(
                 shard = self.rows.shards()[shard],
                 "the database of cold counters answers again"
             );
         }
-        *last = failed;
+        heard.is_recent = failed.is_none();
+        heard.trouble = failed;
+    }
+
+    /// Whether a shard has answered since the last look, and not failed after that.
+    pub(crate) fn was_heard_of(&self, shard: usize) -> bool {
+        let mut heard = self.heard();
+        heard.get_mut(shard).is_some_and(|heard| std::mem::take(&mut heard.is_recent))
     }
 
     /// Notes how an operation of a shard has ended, and returns its answer.
@@ -282,10 +302,14 @@ impl Inner {
     }
 
     fn trouble(&self) -> Option<String> {
-        let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = self.heard();
         let shards = self.rows.shards();
-        let mut each = shards.iter().zip(&*troubles);
-        each.find_map(|(shard, cause)| Some(format!("{shard}: {}", cause.as_ref()?)))
+        let mut each = shards.iter().zip(&*heard);
+        each.find_map(|(shard, heard)| Some(format!("{shard}: {}", heard.trouble.as_ref()?)))
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Vec<Heard>> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes an update, unless a counter that is not hot has to be settled first.

@@ -139,3 +139,19 @@ fn a_filter_that_is_not_complete_keeps_no_counter_from_its_row() {
     world = World { rows, process, settings, dir };
     assert_eq!((world.process.hit(1), world.process.hit(9)), (Ok(5), Ok(2)));
 }
+
+/// Symptom: a database that had come back was said to be away, and one that had gone was said to answer, as long as no
+/// counter of it was asked for and none moved. Cause: only these operations were noted. Now it is asked when it is silent.
+#[test]
+fn it_is_noticed_that_a_silent_database_goes_and_comes_back() {
+    let world = World::with(1, settings(Missing::Deny));
+    for faults in [AWAY, Faults::default(), AWAY] {
+        world.rows.set_faults(faults);
+        let is_away = faults.reads != Fault::None;
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while world.process.tiered.trouble().is_some() != is_away {
+            assert!(std::time::Instant::now() < deadline, "{faults:?}");
+            std::thread::yield_now();
+        }
+    }
+}

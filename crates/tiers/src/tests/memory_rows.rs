@@ -153,4 +153,13 @@ impl Rows for MemoryRows {
             Ok(Page { rows, next })
         })
     }
+
+    fn ask(&self, _: usize) -> Working<'_, ()> {
+        Box::pin(async move {
+            match self.faults.lock().unwrap().reads {
+                Fault::None => Ok(()),
+                Fault::Refused | Fault::DoneUnheard => Err(Away("broken for this test".to_owned())),
+            }
+        })
+    }
 }
