@@ -256,7 +256,14 @@ async fn fetch_begun(mut batch: Batch, token: u64) {
                 inner.give_up(&asked.key, token);
                 Err(Undecided::Unreachable { cause })
             }
-            None => inner.settle(&asked.key, token, found.get(&asked.key)).map_err(Into::into),
+            None => {
+                let settled = inner.settle(&asked.key, token, found.get(&asked.key));
+                if settled.is_err() {
+                    // Without room for the counter, say.
+                    inner.give_up(&asked.key, token);
+                }
+                settled.map_err(Into::into)
+            }
         };
         inner.fetches.end(&asked, result);
     }

@@ -155,3 +155,32 @@ fn it_is_noticed_that_a_silent_database_goes_and_comes_back() {
         }
     }
 }
+
+/// Symptom: in a store that was full for a moment, some requests took as long as a fetch of another process is waited for.
+/// Cause: a fetch had begun, and found no room for the counter. Its record stayed, and later fetches took it for the one
+/// of another process. Now it is given up.
+#[test]
+fn a_fetch_that_finds_no_room_delays_no_later_one() {
+    const COLD: u64 = 50;
+    // Who waits for another process does not end.
+    let timeout = Duration::from_secs(3_600);
+    let mut world = World::with(1, Settings { capacity: 10_000, timeout, ..Settings::default() });
+    (0..COLD).for_each(|number| _ = world.process.hit(number));
+    world.process.move_all();
+    let is_full = |hit: Result<u64, Undecided>| match hit {
+        Ok(_) => false,
+        Err(Undecided::Store(tidegate_store::UpdateError::Full { .. })) => true,
+        Err(error) => panic!("{error}"),
+    };
+    let mut hot: Vec<u64> = (1_000..5_000).collect();
+    hot.retain(|number| !is_full(world.process.hit(*number)));
+    let mut waiting: Vec<u64> = (0..COLD).collect();
+    assert!(waiting.iter().any(|number| is_full(world.process.hit(*number))));
+    // Some have room for a record alone.
+    while !waiting.is_empty() {
+        waiting.retain(|number| is_full(world.process.hit(*number)));
+        let erased = hot.pop().unwrap();
+        assert_eq!(world.process.change(erased, |count| *count = 0), Ok(0));
+    }
+    (0..COLD).for_each(|number| assert_eq!(world.process.count(number), Ok(2)));
+}
