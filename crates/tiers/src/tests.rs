@@ -228,6 +228,24 @@ fn counters_of_one_update_come_back_together() {
     assert!(world.rows.fetches() - before < 24);
 }
 
+/// Symptom: a request that meets more than 128 cold counters was refused as too large, though a request may meet 256.
+/// Cause: the update had the record of each as well. Now it has those of counters that did not come back.
+#[test]
+fn as_many_counters_come_back_together_as_an_update_may_have() {
+    const MOST: u64 = tidegate_store::UPDATE_KEYS_MAX as u64;
+    let mut world = World::new(2);
+    (0..MOST).for_each(|number| _ = world.process.hit(number));
+    world.process.move_all();
+    assert_eq!(world.rows.len() as u64, MOST);
+    let keys: Vec<Hashed> = (0..MOST).map(key).collect();
+    let (now, mut sum) = (clock::now(), 0);
+    let mut update = |entries: &mut Entries<'_>| {
+        sum = (0..keys.len()).map(|index| entries.get(index).state[0]).sum();
+    };
+    wait(world.process.tiered.update(&keys, now, &mut update)).unwrap();
+    assert_eq!(sum, MOST);
+}
+
 #[test]
 fn counters_stay_where_they_are_when_a_process_follows_another() {
     let mut world = World::new(2);

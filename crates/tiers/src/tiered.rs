@@ -422,7 +422,7 @@ impl Inner {
         update: &mut Update<'_>,
         mut missing: Keys,
     ) -> Result<(), Undecided> {
-        let mut known = Known::default();
+        let (mut fetched, mut failed) = (Keys::new(), Keys::new());
         for _ in 0..TRIES_MAX {
             // All are asked for before the first is waited for.
             let fetches: Result<SmallVec<[_; 4]>, _> =
@@ -433,7 +433,7 @@ impl Inner {
                     Err(Undecided::Unreachable { .. })
                         if self.settings.missing != Missing::Deny =>
                     {
-                        known.failed.push(*key);
+                        failed.push(*key);
                     }
                     Err(error) => {
                         let is_away = matches!(error, Undecided::Unreachable { .. });
@@ -441,10 +441,15 @@ impl Inner {
                         return Err(error);
                     }
                 }
-                if !known.settled.contains(key) {
-                    known.settled.push(*key);
-                }
+                fetched.push(*key);
             }
+            // Those that came back need no record: with that of each, an update might be too large.
+            let rest = match self.attempt(keys, &Known::default(), now, update) {
+                Attempt::Done(result) => return result,
+                Attempt::Missing(rest) => rest,
+            };
+            let settled = rest.into_iter().filter(|key| fetched.contains(key)).collect();
+            let known = Known { settled, failed: failed.clone() };
             match self.attempt(keys, &known, now, update) {
                 Attempt::Done(result) => return result,
                 Attempt::Missing(more) => missing = more,
