@@ -144,16 +144,17 @@ impl Server {
 
     /// Kills it, as a crash does.
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            if self.kind == Kind::Postgres {
-                // Its other processes end with it, without a last write.
-                let pid = Pid::from_raw(process.id().cast_signed()).unwrap();
-                kill_process(pid, Signal::QUIT).unwrap();
-            } else {
-                process.kill().unwrap();
-            }
-            process.wait().unwrap();
+        let Some(process) = &mut self.process else { return };
+        if self.kind == Kind::Postgres {
+            // Its other processes end with it, without a last write.
+            let pid = Pid::from_raw(process.id().cast_signed()).unwrap();
+            kill_process(pid, Signal::QUIT).unwrap();
+            // One that stands still does not notice.
+            self.resume();
+        } else {
+            process.kill().unwrap();
         }
+        self.process.take().unwrap().wait().unwrap();
     }
 
     /// Stops all its processes where they are, as a machine that stands still does.
