@@ -98,6 +98,7 @@ impl ColdCounters {
             failed: counts.failed,
             without_state: counts.without_row,
             removed: counts.removed,
+            kept: counts.kept,
         }
     }
 

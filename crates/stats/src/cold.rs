@@ -23,9 +23,11 @@ pub struct ColdCounts {
     pub without_state: u64,
     /// Rows that were removed, as their counters came back.
     pub removed: u64,
+    /// Times that a counter stayed in memory, as the databases were full.
+    pub kept: u64,
 }
 
-pub(crate) fn families(counts: &ColdCounts) -> [Family; 9] {
+pub(crate) fn families(counts: &ColdCounts) -> [Family; 10] {
     let ColdCounts {
         is_up,
         moved,
@@ -36,6 +38,7 @@ pub(crate) fn families(counts: &ColdCounts) -> [Family; 9] {
         failed,
         without_state,
         removed,
+        kept,
     } = *counts;
     let single = |name, help, kind, value| Family::single(name, help, kind, Number::Whole(value));
     let counter = |name, help, value| single(name, help, Kind::Counter, value);
@@ -66,5 +69,10 @@ pub(crate) fn families(counts: &ColdCounts) -> [Family; 9] {
             without_state,
         ),
         counter("cold_removed", "Stale rows of counters that came back, removed", removed),
+        counter(
+            "cold_kept",
+            "Times that an idle counter stayed in memory, as databases have --cold-capacity counters",
+            kept,
+        ),
     ]
 }

@@ -105,6 +105,32 @@ impl Pressure {
         let is_spared = self.spares_single && of.uses == 1;
         of.idle >= self.idle_min && !is_spared
     }
+
+    /// The same after keys were refused. A key has room in two key-nodes only, and these may be full of counters with a
+    /// single use long before the store is.
+    fn after_refusals(self) -> Pressure {
+        Pressure { spares_single: false, ..self }
+    }
+}
+
+/// What databases have room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    ForAll,
+    /// For counters that had more than one use: anybody can invent keys, and use each once.
+    ForUsed,
+    /// For none: the eviction policy of the store decides, as without databases.
+    None,
+}
+
+impl Room {
+    fn is_for(self, of: Use) -> bool {
+        match self {
+            Room::ForAll => true,
+            Room::ForUsed => of.uses != 1,
+            Room::None => false,
+        }
+    }
 }
 
 /// What a pass has found to do.
@@ -126,13 +152,16 @@ pub(crate) struct Mover {
     /// When each filter was built by this process.
     built: Vec<Option<Instant>>,
     ageing: Ageing,
+    /// The updates that had been refused for lack of room before the last pass.
+    refused: u64,
 }
 
 impl Tiered {
     pub(crate) fn mover(&self, settings: MovesSettings) -> io::Result<Mover> {
         let (inner, built) = (self.inner.clone(), vec![None; self.inner.filters.len()]);
         let ageing = Ageing::new(settings.warm);
-        Ok(Mover { inner, runtime: self.runtime()?, settings, built, ageing })
+        let refused = inner.hot.stats().refused;
+        Ok(Mover { inner, runtime: self.runtime()?, settings, built, ageing, refused })
     }
 
     /// Moves counters now, whatever their use, as far as they are worth it. Returns how many; none if another process of
@@ -203,9 +232,13 @@ impl Drop for Moves {
 
 impl Mover {
     /// Passes over all nodes once. Returns the pause until the next pass.
-    fn pass(&mut self) -> Duration {
+    pub(crate) fn pass(&mut self) -> Duration {
         let start = Instant::now();
-        let pressure = Pressure::at(self.percent_taken(), self.settings.idle);
+        let mut pressure = Pressure::at(self.percent_taken(), self.settings.idle);
+        let refused = self.inner.hot.stats().refused;
+        if std::mem::replace(&mut self.refused, refused) != refused {
+            pressure = pressure.after_refusals();
+        }
         match self.pass_at(pressure) {
             Ok(()) => pressure.pause.saturating_sub(start.elapsed()),
             Err(_) => AWAY,
@@ -219,13 +252,25 @@ impl Mover {
     }
 
     pub(crate) fn move_idle(&self, pressure: Pressure) -> Result<(), Away> {
-        let found = self.find(|_, of| pressure.moves(of));
+        let found = self.find_idle(pressure);
         self.remove(&found.stale)?;
         self.move_down(found.idle)
     }
 
+    fn find_idle(&self, pressure: Pressure) -> Found {
+        let room = self.room();
+        let mut kept = 0;
+        let found = self.find(|_, of| {
+            let is_kept = pressure.moves(of) && !room.is_for(of);
+            kept += u64::from(is_kept);
+            pressure.moves(of) && !is_kept
+        });
+        add(&self.inner.tally.kept, kept);
+        found
+    }
+
     /// Of the class that is fuller.
-    fn percent_taken(&self) -> u64 {
+    pub(crate) fn percent_taken(&self) -> u64 {
         let percent = |class| {
             let occupancy = self.inner.hot.occupancy(class)?;
             Some(occupancy.occupied * 100 / occupancy.nodes.max(1))
@@ -236,6 +281,17 @@ impl Mover {
         match taken >= 70 && self.inner.hot.sweep(clock::now().as_nanos()).is_ok() {
             true => fullest(),
             false => taken,
+        }
+    }
+
+    /// What the databases have room for: `--cold-capacity` is the bound of what clients can fill them with.
+    fn room(&self) -> Room {
+        let sum = |of: fn(&Filter) -> u64| self.inner.filters.iter().map(of).sum::<u64>();
+        let (rows, capacity) = (sum(Filter::added), sum(Filter::capacity));
+        match rows {
+            rows if rows < capacity => Room::ForAll,
+            rows if rows < capacity * 2 => Room::ForUsed,
+            _ => Room::None,
         }
     }
 
@@ -286,7 +342,7 @@ impl Mover {
     }
 
     /// Looks at all nodes: which counters are to move, and which rows are stale for good.
-    fn find(&self, is_to_move: impl Fn(&Hashed, Use) -> bool) -> Found {
+    fn find(&self, mut is_to_move: impl FnMut(&Hashed, Use) -> bool) -> Found {
         let (mut found, now) = (Found::default(), now_secs());
         let (seed, pass) = (self.inner.hot.seed(), self.inner.hot.completed_pass() as u32);
         let looked = self.inner.hot.for_each(|class, stored, entry| {
@@ -439,6 +495,13 @@ pub(crate) fn now_secs() -> u32 {
 
 #[cfg(test)]
 impl Mover {
+    /// Moves a few idle counters.
+    pub(crate) fn find_some(&self, pressure: Pressure, most: usize) -> Result<(), Away> {
+        let mut found = self.find_idle(pressure);
+        found.idle.truncate(most);
+        self.move_down(found.idle)
+    }
+
     pub(crate) fn build_all(&mut self) {
         self.build_filters().unwrap();
     }

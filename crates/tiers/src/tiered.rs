@@ -77,6 +77,8 @@ pub struct Counts {
     pub without_row: u64,
     /// Stale rows that were removed.
     pub removed: u64,
+    /// Times that a counter stayed in memory, since the databases have as many as they may.
+    pub kept: u64,
 }
 
 #[derive(Debug, Default)]
@@ -89,6 +91,7 @@ pub(crate) struct Tally {
     pub(crate) failed: AtomicU64,
     pub(crate) without_row: AtomicU64,
     pub(crate) removed: AtomicU64,
+    pub(crate) kept: AtomicU64,
 }
 
 pub(crate) fn add(count: &AtomicU64, more: u64) {
@@ -215,6 +218,7 @@ impl Tiered {
             failed,
             without_row,
             removed,
+            kept,
         } = &self.inner.tally;
         Counts {
             moved_down: read(moved_down),
@@ -225,6 +229,7 @@ impl Tiered {
             failed: read(failed),
             without_row: read(without_row),
             removed: read(removed),
+            kept: read(kept),
         }
     }
 
@@ -330,6 +335,7 @@ impl Inner {
             all.extend(settled.iter().map(|key| record_key(seed, key)));
         }
         let mut missing = Keys::new();
+        let (mut spared, mut without_row) = (0, 0);
         let run = |entries: &mut Entries<'_>| {
             let (mut new, mut rowless) = (0, Keys::new());
             for (index, key) in keys.iter().enumerate() {
@@ -349,7 +355,7 @@ impl Inner {
             }
             update(entries);
             if new > 0 {
-                add(&self.tally.spared, new - rowless.len() as u64);
+                (spared, without_row) = (new - rowless.len() as u64, rowless.len() as u64);
                 self.do_without(entries, keys, settled, &rowless, now);
                 self.leave_records(entries, keys, settled, now);
             }
@@ -364,6 +370,8 @@ impl Inner {
             Ok(()) if !missing.is_empty() => Attempt::Missing(missing),
             Ok(()) => {
                 keys.iter().for_each(|key| self.heat.used(key));
+                add_if_any(&self.tally.spared, spared);
+                add_if_any(&self.tally.without_row, without_row);
                 Attempt::Done(Ok(()))
             }
         }
@@ -411,7 +419,6 @@ impl Inner {
                 *record.expires_at = now.as_nanos().saturating_add(FOR_EVER * SECOND);
             }
         }
-        add_if_any(&self.tally.without_row, rowless.len() as u64);
     }
 
     /// Makes an update whose counters must be fetched first.
