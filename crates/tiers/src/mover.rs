@@ -21,8 +21,8 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tidegate_authority::clock;
@@ -42,6 +42,8 @@ const PASS_MAX: usize = 100_000;
 const IDLE_PASSES: u32 = 16;
 /// The pause after an operation that failed.
 const AWAY: Duration = Duration::from_secs(2);
+/// How long a process that ends waits for a database.
+const END_MAX: Duration = Duration::from_secs(3);
 /// How often a process that does not move tries to become the one that does.
 const LOCK_PAUSE: Duration = Duration::from_secs(1);
 /// A filter is built again when it has got as many keys as it has room for, but not before this time.
@@ -65,10 +67,13 @@ impl Default for MovesSettings {
     }
 }
 
-/// The thread that moves. Dropping it waits until its operation under way has ended.
+/// The thread that moves. Dropping it waits until its operation under way has ended, for [`END_MAX`] at most.
 #[derive(Debug)]
 pub struct Moves {
     stop: Option<Sender<()>>,
+    is_ending: Arc<AtomicBool>,
+    /// Closed when the thread ends.
+    ended: Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -152,6 +157,8 @@ pub(crate) struct Mover {
     /// When each filter was built by this process.
     built: Vec<Option<Instant>>,
     ageing: Ageing,
+    /// Whether the pass under way is to end soon.
+    is_ending: Arc<AtomicBool>,
     /// The updates that had been refused for lack of room before the last pass.
     refused: u64,
 }
@@ -161,7 +168,15 @@ impl Tiered {
         let (inner, built) = (self.inner.clone(), vec![None; self.inner.filters.len()]);
         let ageing = Ageing::new(settings.warm);
         let refused = inner.hot.stats().refused;
-        Ok(Mover { inner, runtime: self.runtime()?, settings, built, ageing, refused })
+        Ok(Mover {
+            inner,
+            runtime: self.runtime()?,
+            settings,
+            built,
+            ageing,
+            is_ending: Arc::default(),
+            refused,
+        })
     }
 
     /// Moves counters now, whatever their use, as far as they are worth it. Returns how many; none if another process of
@@ -197,6 +212,8 @@ impl Tiered {
         let lock = open_lock(data_dir)?;
         let mut mover = self.mover(settings)?;
         let (stop, stopped) = mpsc::channel();
+        let (ending, ended) = mpsc::channel::<()>();
+        let is_ending = mover.is_ending.clone();
         let run = move || {
             let mut pause = Duration::ZERO;
             let mut is_locked = false;
@@ -204,9 +221,12 @@ impl Tiered {
                 is_locked = is_locked || try_lock(&lock);
                 pause = if is_locked { mover.pass() } else { LOCK_PAUSE };
             }
+            // The store is given back before anybody hears of the end.
+            drop(mover);
+            drop(ending);
         };
         let thread = thread::Builder::new().name("tidegate-moves".to_owned()).spawn(run)?;
-        Ok(Moves { stop: Some(stop), thread: Some(thread) })
+        Ok(Moves { stop: Some(stop), is_ending, ended, thread: Some(thread) })
     }
 }
 
@@ -221,7 +241,15 @@ fn try_lock(lock: &File) -> bool {
 
 impl Drop for Moves {
     fn drop(&mut self) {
+        self.is_ending.store(true, Ordering::Relaxed);
         self.stop.take();
+        if self.ended.recv_timeout(END_MAX) == Err(RecvTimeoutError::Timeout) {
+            // It may be killed at any moment.
+            tracing::warn!(
+                "a database of cold counters does not answer, and is left while counters move"
+            );
+            return;
+        }
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -318,6 +346,9 @@ impl Mover {
         filter.begin();
         let mut after = None;
         loop {
+            if self.is_ending.load(Ordering::Relaxed) {
+                return Ok(());
+            }
             let page = self.runtime.block_on(self.inner.rows.page(shard, after, now_secs()))?;
             page.rows.iter().for_each(|row| filter.add_to_next(&row.key));
             after = page.next;
@@ -411,6 +442,9 @@ impl Mover {
         let (mut done, mut moved) = (Ok(()), 0);
         for (shard, rows) in shards.into_iter().enumerate() {
             for rows in rows.chunks(ROWS) {
+                if self.is_ending.load(Ordering::Relaxed) {
+                    return done;
+                }
                 // No faster than the rate.
                 let due = Duration::from_secs_f64(
                     f64::from(moved) / f64::from(self.settings.per_second.max(1)),

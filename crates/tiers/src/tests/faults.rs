@@ -184,3 +184,19 @@ fn a_fetch_that_finds_no_room_delays_no_later_one() {
     }
     (0..COLD).for_each(|number| assert_eq!(world.process.count(number), Ok(2)));
 }
+
+#[test]
+fn the_end_of_moves_does_not_wait_for_a_database_that_hangs() {
+    let world = World::new(1);
+    (0..10).for_each(|number| _ = (world.process.hit(number), world.process.hit(number)));
+    world.rows.hold_writes();
+    let settings = MovesSettings { idle: Duration::from_millis(160), ..MovesSettings::default() };
+    let moves = world.process.tiered.start_moves(world.dir.path(), settings).unwrap();
+    while world.rows.held_writes() == 0 {
+        std::thread::yield_now();
+    }
+    drop(moves);
+    world.rows.release();
+    // The thread goes on by itself, and loses nothing.
+    (0..10).for_each(|number| assert_eq!(world.process.hit(number), Ok(3)));
+}

@@ -13,6 +13,8 @@ pub(super) struct MemoryRows {
     shards: Vec<Mutex<Shard>>,
     faults: Mutex<Faults>,
     is_held: watch::Sender<bool>,
+    holds_writes: watch::Sender<bool>,
+    held_writes: AtomicU64,
     fetches: AtomicU64,
     queries: AtomicU64,
 }
@@ -42,6 +44,8 @@ impl MemoryRows {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             faults: Mutex::default(),
             is_held: watch::Sender::new(false),
+            holds_writes: watch::Sender::new(false),
+            held_writes: AtomicU64::new(0),
             fetches: AtomicU64::new(0),
             queries: AtomicU64::new(0),
         }
@@ -56,8 +60,18 @@ impl MemoryRows {
         self.is_held.send_replace(true);
     }
 
+    /// Rows are not written.
+    pub(super) fn hold_writes(&self) {
+        self.holds_writes.send_replace(true);
+    }
+
+    pub(super) fn held_writes(&self) -> u64 {
+        self.held_writes.load(Ordering::Relaxed)
+    }
+
     pub(super) fn release(&self) {
         self.is_held.send_replace(false);
+        self.holds_writes.send_replace(false);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -121,6 +135,11 @@ impl Rows for MemoryRows {
 
     fn put<'w>(&'w self, shard: usize, rows: &'w [Row], _: u32) -> Working<'w, ()> {
         Box::pin(async move {
+            let mut held = self.holds_writes.subscribe();
+            if *held.borrow_and_update() {
+                self.held_writes.fetch_add(1, Ordering::Relaxed);
+                let _ = held.wait_for(|is_held| !is_held).await;
+            }
             self.write(shard, |shard| {
                 shard.extend(rows.iter().map(|row| (row.key, row.clone())));
             })
