@@ -1,0 +1,83 @@
+//! What an operator is told.
+
+use crate::scene::{Scene, database};
+use anyhow::ensure;
+use tempfile::TempDir;
+use tidegate_sql::testing::Kind;
+use tidegate_tests::rls::Rls;
+use tidegate_tests::sidecar::FREE_AND_COUNTED;
+use tidegate_tests::{artifacts, client, command};
+use tokio::process::Command;
+
+/// The database is away: the health check says so until it is back, whether anybody asks for a counter or not.
+#[tokio::test]
+async fn the_health_check_says_that_a_database_does_not_answer() -> anyhow::Result<()> {
+    for workers in ["0", "2"] {
+        let Some((mut server, urls)) = database(Kind::Postgres).await else { return Ok(()) };
+        let flags = ["--capacity", "1000", "--workers", workers, "--cold-timeout", "500ms"];
+        let scene = Scene::start(&urls, &flags).await?;
+        let rls = Rls::at(scene.dir()).await?;
+        for _ in 0..3 {
+            rls.ask(&[("day", "a")]).await?;
+        }
+        scene.until_moved("a move", |moved| moved.moved == 1).await?;
+        scene.until_healthy("OK\n").await?;
+        server.kill();
+        rls.ask(&[("day", "a")]).await?;
+        let says = "degraded: a database of cold counters does not answer: postgres://tide@127.0.0.1";
+        scene.until_healthy(&format!("{says}...")).await?;
+        let (_, text) = scene.health().await?;
+        ensure!(!text.contains("se@cret") && !text.contains("se%40cret"), "{text}");
+        scene.until_up(false).await?;
+        server.restart().await;
+        scene.until_healthy("OK\n").await?;
+        scene.until_up(true).await?;
+        rls.ask(&[("day", "a")]).await?;
+        let moved = scene.until_moved("it to come back", |moved| moved.fetched == 1).await?;
+        ensure!(moved.failed > 0 && moved.without_state == 1 && moved.spared >= 1, "{moved:?}");
+        scene.until_moved("its row to go", |moved| moved.removed == 1).await?;
+        let log = scene.sidecar.process.log();
+        for line in ["a database of cold counters does not answer", "the database of cold counters answers again"] {
+            ensure!(log.contains(line), "{log}");
+        }
+        let page = client::get(scene.sidecar.http, "/metrics").await?;
+        ensure!(String::from_utf8(page.body.into())?.contains("tidegate_cold_fetched_in_vain_total "));
+    }
+    Ok(())
+}
+
+async fn serve(dir: &TempDir, flags: &[&str]) -> anyhow::Result<command::Ran> {
+    let limits = dir.path().join("limits.yaml");
+    std::fs::write(&limits, FREE_AND_COUNTED)?;
+    let mut serve = Command::new(artifacts::sidecar()?);
+    serve.args(["serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--frs", "off"]);
+    serve.arg("--limits").arg(&limits).args(flags);
+    if !flags.contains(&"--data-dir") {
+        serve.arg("--data-dir").arg(dir.path().join("data"));
+    }
+    command::run(serve).await
+}
+
+#[tokio::test]
+async fn mistakes_on_the_command_line_say_what_to_do() -> anyhow::Result<()> {
+    let dir = TempDir::new()?;
+    for (flags, says) in [
+        (
+            &["--cold", "data-dir", "--authority", "redis://127.0.0.1:6379"][..],
+            "--cold: counters of an --authority are in its servers, and do not move; leave out one of the two",
+        ),
+        (
+            &["--cold", "data-dir", "--data-dir", "off"],
+            "--cold: needs a data directory; --data-dir is off",
+        ),
+        (&["--cold", "redis://127.0.0.1"], "sqlite:, postgres:// or mysql://"),
+        (&["--cold", "data-dir", "--cold", "off"], "--cold: off stands alone"),
+        (&["--cold", "data-dir", "--cold", "data-dir"], "name it once"),
+        (&["--cold", "data-dir", "--cold-idle", "1ms"], "--cold-idle"),
+        (&["--cold", "data-dir", "--cold-failure", "ignore"], "deny, allow, fresh"),
+    ] {
+        let ran = serve(&dir, flags).await?;
+        ensure!(ran.code == Some(2) && ran.err.contains(says), "{flags:?}: {ran:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,356 @@
+//! Clients that know what their counters must be.
+//!
+//! Each counter belongs to one client, which asks about it once at a time. So every answer is known beforehand: whether the
+//! hits are allowed, and how many remain. A call that was lost may have counted or not; the next answer tells.
+
+use crate::scene::RULES;
+use anyhow::{Context, bail, ensure};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use std::path::{Path, PathBuf};
+use tidegate_tests::rls::{Rls, request};
+use tidegate_tests::wait;
+use tidegate_wire::rls::{Code, RateLimitRequest, RateLimitResponse};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tonic::{Code as Status, Status as Failed};
+
+/// The counters of one call at the end.
+const SWEPT: usize = 40;
+
+/// A counter, and between which bounds its count is.
+#[derive(Debug, Clone, Copy)]
+struct Counter {
+    rule: usize,
+    number: u32,
+    low: u32,
+    high: u32,
+}
+
+impl Counter {
+    fn limit(&self) -> u32 {
+        RULES[self.rule].limit
+    }
+}
+
+/// What happens to calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weather {
+    /// Each is decided.
+    Fair,
+    /// The sidecar may be killed: its calls are lost, and the client connects again.
+    Kills,
+    /// Databases may be away: a call may be denied whatever its counters are.
+    Away,
+}
+
+/// What became of calls.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Calls {
+    pub(crate) allowed: u64,
+    pub(crate) denied: u64,
+    /// Denied, though the counters had room.
+    pub(crate) denied_without: u64,
+    /// Tried again, as there was no room or a counter was locked.
+    pub(crate) again: u64,
+    /// Perhaps counted.
+    pub(crate) lost: u64,
+}
+
+impl Calls {
+    pub(crate) fn decided(&self) -> u64 {
+        self.allowed + self.denied
+    }
+
+    fn add(&mut self, other: &Calls) {
+        let Calls { allowed, denied, denied_without, again, lost } = other;
+        self.allowed += allowed;
+        self.denied += denied;
+        self.denied_without += denied_without;
+        self.again += again;
+        self.lost += lost;
+    }
+}
+
+/// One connection, with counters of its own.
+pub(crate) struct Client {
+    dir: PathBuf,
+    rls: Rls,
+    counters: Vec<Counter>,
+    random: Xoshiro256PlusPlus,
+    weather: Weather,
+    calls: Calls,
+}
+
+impl Client {
+    async fn connect(
+        dir: &Path,
+        counters: Vec<Counter>,
+        seed: u64,
+        weather: Weather,
+    ) -> anyhow::Result<Client> {
+        let random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let rls = Rls::at(dir).await?;
+        Ok(Client { dir: dir.to_owned(), rls, counters, random, weather, calls: Calls::default() })
+    }
+
+    /// One of so many, the first ones most often (Zipf's law with exponent 1).
+    fn zipf(&mut self) -> usize {
+        let most = self.counters.len() as f64;
+        // Of 53 bits, each number of [0, 1) is as likely.
+        let uniform = (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+        (most.powf(uniform) as usize - 1).min(self.counters.len() - 1)
+    }
+
+    /// Two calls: about the next two counters in a scan over all, and about one that is asked for often.
+    async fn step(&mut self, scan: usize) -> anyhow::Result<()> {
+        let count = self.counters.len();
+        let first = 2 * scan % count;
+        self.ask(vec![first, (first + 1) % count], 1).await?;
+        let often = self.zipf();
+        let hits = 1 + (self.random.next_u64() >> 63) as u32;
+        self.ask(vec![often], hits).await
+    }
+
+    /// Takes hits from each of these counters, or from none.
+    async fn ask(&mut self, about: Vec<usize>, hits: u32) -> anyhow::Result<()> {
+        let counters: Vec<Counter> = about.iter().map(|index| self.counters[*index]).collect();
+        let mut asked = ask_about(&counters);
+        asked.hits_addend = hits;
+        let answer = match self.call(asked).await {
+            Ok(answer) => answer,
+            Err(failed) if self.weather == Weather::Kills => {
+                self.calls.lost += 1;
+                for index in &about {
+                    let counter = &mut self.counters[*index];
+                    counter.high = (counter.high + hits).min(counter.limit());
+                }
+                tracing_of(&failed);
+                return self.connect_again().await;
+            }
+            Err(failed) => bail!("{counters:?}: {failed}"),
+        };
+        let judged = self.judge(&counters, hits, &answer);
+        let after = judged.with_context(|| format!("{hits} of {counters:?}: {answer:?}"))?;
+        for (index, count) in about.iter().zip(after) {
+            let Some(count) = count else { continue };
+            (self.counters[*index].low, self.counters[*index].high) = (count, count);
+        }
+        Ok(())
+    }
+
+    /// The counts after an answer, which must be one that the twin would give. None of those that it does not tell.
+    fn judge(
+        &mut self,
+        counters: &[Counter],
+        hits: u32,
+        answer: &RateLimitResponse,
+    ) -> anyhow::Result<Vec<Option<u32>>> {
+        ensure!(answer.statuses.len() == counters.len(), "so many statuses");
+        let is_allowed = answer.overall_code() == Code::Ok;
+        let must_deny = counters.iter().any(|counter| counter.low + hits > counter.limit());
+        let may_deny = counters.iter().any(|counter| counter.high + hits > counter.limit());
+        ensure!(!(is_allowed && must_deny), "more was allowed than the limit");
+        if !is_allowed && self.weather == Weather::Away {
+            self.calls.denied += 1;
+            self.calls.denied_without += u64::from(!may_deny);
+            return Ok(vec![None; counters.len()]);
+        }
+        ensure!(is_allowed || may_deny, "it was denied, but has room");
+        let taken = if is_allowed { hits } else { 0 };
+        let mut after = Vec::new();
+        for (counter, status) in counters.iter().zip(&answer.statuses) {
+            let count = counter.limit().checked_sub(status.limit_remaining).context("a rest")?;
+            let is_known = (counter.low + taken..=counter.high + taken).contains(&count);
+            ensure!(is_known, "{count} is counted of {counter:?}");
+            after.push(Some(count));
+        }
+        match is_allowed {
+            true => self.calls.allowed += 1,
+            false => self.calls.denied += 1,
+        }
+        Ok(after)
+    }
+
+    /// Asks until there is room in the store and no counter is locked. Nothing is counted meanwhile.
+    async fn call(&mut self, asked: RateLimitRequest) -> Result<RateLimitResponse, Failed> {
+        let (rls, again) = (self.rls.clone(), &mut self.calls.again);
+        let deciding = async {
+            let mut looks = wait::looks();
+            loop {
+                looks.tick().await;
+                match rls.call(asked.clone()).await {
+                    Err(status)
+                        if matches!(status.code(), Status::Aborted | Status::ResourceExhausted) =>
+                    {
+                        *again += 1;
+                    }
+                    decided => return decided,
+                }
+            }
+        };
+        let decided = wait::within("room for a counter", wait::RETRY, deciding).await;
+        decided.unwrap_or_else(|error| Err(Failed::internal(error.to_string())))
+    }
+
+    async fn connect_again(&mut self) -> anyhow::Result<()> {
+        let dir = &self.dir;
+        let connecting = async {
+            let mut looks = wait::looks();
+            loop {
+                looks.tick().await;
+                if let Ok(rls) = Rls::at(dir).await {
+                    return rls;
+                }
+            }
+        };
+        self.rls = wait::within("a connection", wait::START, connecting).await?;
+        Ok(())
+    }
+
+    /// Reads every count, which must be the twin's.
+    async fn sweep(&mut self) -> anyhow::Result<()> {
+        for first in (0..self.counters.len()).step_by(SWEPT) {
+            let swept = first..(first + SWEPT).min(self.counters.len());
+            let counters = self.counters[swept].to_vec();
+            let mut asked = ask_about(&counters);
+            asked.descriptors.iter_mut().for_each(|descriptor| descriptor.hits_addend = Some(0));
+            let answer = self.call(asked).await?;
+            ensure!(answer.statuses.len() == counters.len(), "so many statuses: {answer:?}");
+            for (counter, status) in counters.iter().zip(&answer.statuses) {
+                let count = counter.limit().checked_sub(status.limit_remaining);
+                let count = count.with_context(|| format!("{counter:?}: {status:?}"))?;
+                let is_known = (counter.low..=counter.high).contains(&count);
+                ensure!(is_known, "{count} is counted of {counter:?} at the end");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Shown if the test fails.
+fn tracing_of(failed: &Failed) {
+    println!("lost: {failed}");
+}
+
+/// A call about these counters.
+fn ask_about(counters: &[Counter]) -> RateLimitRequest {
+    let values: Vec<String> = counters.iter().map(|counter| counter.number.to_string()).collect();
+    let of = counters.iter().zip(&values);
+    let about: Vec<(&str, &str)> = of.map(|(of, value)| (RULES[of.rule].key, &**value)).collect();
+    request("test", &about)
+}
+
+/// All clients, and how far they are.
+pub(crate) struct Crowd {
+    clients: Vec<Client>,
+}
+
+impl Crowd {
+    /// Clients that share so many counters, of which this many have a wide state.
+    pub(crate) async fn connect(
+        dir: &Path,
+        clients: u32,
+        (narrow, wide): (u32, u32),
+        weather: Weather,
+    ) -> anyhow::Result<Crowd> {
+        let rules = RULES.len() as u32 - 1;
+        let narrow = (0..narrow).map(|number| ((number % rules) as usize, number));
+        let wide = (0..wide).map(|number| (crate::scene::WIDE, number));
+        let counter = |(rule, number)| Counter { rule, number, low: 0, high: 0 };
+        // Wide ones among the others.
+        let mut all: Vec<Counter> = narrow.chain(wide).map(counter).collect();
+        all.sort_by_key(|counter| counter.number.wrapping_mul(2_654_435_761));
+        let mut crowd = Crowd { clients: Vec::new() };
+        for number in 0..clients {
+            let own = all.iter().skip(number as usize).step_by(clients as usize).copied();
+            let client = Client::connect(dir, own.collect(), number.into(), weather).await?;
+            crowd.clients.push(client);
+        }
+        Ok(crowd)
+    }
+
+    /// Has each scan its counters so many times.
+    pub(crate) async fn scan(&mut self, rounds: usize) -> anyhow::Result<()> {
+        self.each(move |mut client| async move {
+            for scan in 0..rounds * client.counters.len().div_ceil(2) {
+                client.step(scan).await?;
+            }
+            Ok(client)
+        })
+        .await
+    }
+
+    /// Has all ask until `act` has ended, which is told how many calls have been decided.
+    pub(crate) async fn during<T>(
+        &mut self,
+        act: impl AsyncFnOnce(watch::Receiver<u64>) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let (is_over, over) = watch::channel(false);
+        let (decided, seen) = watch::channel(0);
+        let asking = self.each(move |mut client| {
+            let (over, decided) = (over.clone(), decided.clone());
+            async move {
+                let mut scan = 0;
+                while !*over.borrow() {
+                    let before = client.calls.decided();
+                    client.step(scan).await?;
+                    scan += 1;
+                    decided.send_modify(|decided| *decided += client.calls.decided() - before);
+                }
+                Ok(client)
+            }
+        });
+        let acting = async {
+            let acted = act(seen).await;
+            is_over.send_replace(true);
+            acted
+        };
+        let (asked, acted) = tokio::join!(asking, acting);
+        // What a client found explains why an act failed.
+        asked?;
+        acted
+    }
+
+    /// Checks the count of each counter.
+    pub(crate) async fn sweep(&mut self) -> anyhow::Result<()> {
+        self.each(|mut client| async move {
+            client.sweep().await?;
+            Ok(client)
+        })
+        .await
+    }
+
+    /// From now on databases answer, and nothing is killed.
+    pub(crate) fn set_weather(&mut self, weather: Weather) {
+        self.clients.iter_mut().for_each(|client| client.weather = weather);
+    }
+
+    /// Connects again, as after a restart.
+    pub(crate) async fn connect_again(&mut self) -> anyhow::Result<()> {
+        for client in &mut self.clients {
+            client.connect_again().await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn calls(&self) -> Calls {
+        let mut all = Calls::default();
+        self.clients.iter().for_each(|client| all.add(&client.calls));
+        all
+    }
+
+    async fn each<F>(&mut self, act: impl Fn(Client) -> F) -> anyhow::Result<()>
+    where
+        F: Future<Output = anyhow::Result<Client>> + Send + 'static,
+    {
+        let mut acting = JoinSet::new();
+        for client in self.clients.drain(..) {
+            acting.spawn(act(client));
+        }
+        while let Some(client) = acting.join_next().await {
+            self.clients.push(client??);
+        }
+        Ok(())
+    }
+}
