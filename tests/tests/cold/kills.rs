@@ -61,17 +61,24 @@ async fn kill_again_and_again(
 async fn kills_lose_no_hit(kind: Kind, victim: Victim, flags: &[&str]) -> anyhow::Result<()> {
     let Some((_server, urls)) = database(kind).await else { return Ok(()) };
     let small = ["--capacity", "1000", "--wide-capacity", "100"];
-    let mut scene = Scene::start(&urls, &[&small[..], flags].concat()).await?;
+    let short = ["--cold-timeout", "1s"];
+    let mut scene = Scene::start(&urls, &[&small[..], &short, flags].concat()).await?;
     let began = Instant::now();
     let mut crowd = Crowd::connect(scene.dir(), 12, (5_500, 500), Weather::Kills).await?;
     // A store that is full of what has just come is no time for a kill alone.
     crowd.scan(1).await?;
     let act = async |decided| kill_again_and_again(&mut scene, victim, decided).await;
     let moved = crowd.during(act).await?;
+    scene.calm_down(&urls, &[&small[..], flags].concat()).await?;
     crowd.set_weather(Weather::Fair);
     crowd.connect_again().await?;
     crowd.sweep().await?;
-    println!("{kind:?}, {victim:?}: {} kills, {:?}, {moved:?}, {:?}", kills()?, crowd.calls(), began.elapsed());
+    println!(
+        "{kind:?}, {victim:?}: {} kills, {:?}, {moved:?}, {:?}",
+        kills()?,
+        crowd.calls(),
+        began.elapsed()
+    );
     let calls = crowd.calls();
     ensure!(calls.lost > 0 && moved.moved > 1_000 && moved.fetched > 1_000, "{calls:?} {moved:?}");
     Ok(())

@@ -14,7 +14,7 @@ use tokio::process::Command;
 async fn the_health_check_says_that_a_database_does_not_answer() -> anyhow::Result<()> {
     for workers in ["0", "2"] {
         let Some((mut server, urls)) = database(Kind::Postgres).await else { return Ok(()) };
-        let flags = ["--capacity", "1000", "--workers", workers, "--cold-timeout", "500ms"];
+        let flags = ["--capacity", "1000", "--workers", workers];
         let scene = Scene::start(&urls, &flags).await?;
         let rls = Rls::at(scene.dir()).await?;
         for _ in 0..3 {
@@ -24,7 +24,7 @@ async fn the_health_check_says_that_a_database_does_not_answer() -> anyhow::Resu
         scene.until_healthy("OK\n").await?;
         server.kill();
         rls.ask(&[("day", "a")]).await?;
-        let says = "degraded: a database of cold counters does not answer: postgres://tide@127.0.0.1";
+        let says = "degraded: a database of cold counters does not answer: postgres://127.0.0.1";
         scene.until_healthy(&format!("{says}...")).await?;
         let (_, text) = scene.health().await?;
         ensure!(!text.contains("se@cret") && !text.contains("se%40cret"), "{text}");
@@ -35,13 +35,17 @@ async fn the_health_check_says_that_a_database_does_not_answer() -> anyhow::Resu
         rls.ask(&[("day", "a")]).await?;
         let moved = scene.until_moved("it to come back", |moved| moved.fetched == 1).await?;
         ensure!(moved.failed > 0 && moved.without_state == 1 && moved.spared >= 1, "{moved:?}");
-        scene.until_moved("its row to go", |moved| moved.removed == 1).await?;
         let log = scene.sidecar.process.log();
-        for line in ["a database of cold counters does not answer", "the database of cold counters answers again"] {
+        for line in [
+            "a database of cold counters does not answer",
+            "the database of cold counters answers again",
+        ] {
             ensure!(log.contains(line), "{log}");
         }
         let page = client::get(scene.sidecar.http, "/metrics").await?;
-        ensure!(String::from_utf8(page.body.into())?.contains("tidegate_cold_fetched_in_vain_total "));
+        ensure!(
+            String::from_utf8(page.body.into())?.contains("tidegate_cold_fetched_in_vain_total ")
+        );
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! A sidecar with much less memory than counters, and databases for those that are idle.
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,6 +74,16 @@ impl Scene {
         let flags = with_usual(urls, flags);
         self.sidecar = Sidecar::start_with(self.dir.path(), &limits, &flags).await?;
         Ok(())
+    }
+
+    /// Starts it again with all the time that a database may take, so that nothing is decided without one.
+    pub(crate) async fn calm_down(
+        &mut self,
+        urls: &[String],
+        flags: &[&str],
+    ) -> anyhow::Result<()> {
+        ensure!(self.sidecar.process.stop().await?.success(), "{}", self.sidecar.process.log());
+        self.restart_with(urls, flags).await
     }
 
     /// Starts a sidecar that takes over from this one.
@@ -159,6 +169,8 @@ impl Scene {
 pub(crate) async fn database(kind: Kind) -> Option<(Server, Vec<String>)> {
     let server = Server::start(kind).await?;
     let url = server.create_database("counters").await;
+    let path = url.strip_prefix("sqlite://").and_then(|url| url.strip_suffix("?mode=rwc"));
+    let url = path.map(|path| format!("sqlite:{path}")).unwrap_or(url);
     Some((server, vec![url]))
 }
 
@@ -167,6 +179,10 @@ fn with_usual<'f>(urls: &'f [String], flags: &[&'f str]) -> Vec<&'f str> {
     // Stale rows go once two snapshots have their counters.
     all.extend(["--sync-interval", "100ms"]);
     urls.iter().for_each(|url| all.extend(["--cold", url]));
+    if !flags.contains(&"--cold-timeout") {
+        // A busy machine may take long, and nobody waits for a process that was killed.
+        all.extend(["--cold-timeout", "30s"]);
+    }
     all.extend(flags);
     all
 }

@@ -32,6 +32,7 @@ async fn takeovers_while_counters_move_lose_no_hit() -> anyhow::Result<()> {
     let mut crowd = Crowd::connect(scene.dir(), 12, (5_500, 500), Weather::Kills).await?;
     let act = async |_| taken_over_again_and_again(&mut scene, &urls).await;
     let lives = crowd.during(act).await?;
+    scene.calm_down(&urls, &SMALL).await?;
     crowd.set_weather(Weather::Fair);
     crowd.connect_again().await?;
     crowd.sweep().await?;

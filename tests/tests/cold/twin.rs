@@ -16,7 +16,9 @@ use tokio::task::JoinSet;
 use tonic::{Code as Status, Status as Failed};
 
 /// The counters of one call at the end.
-const SWEPT: usize = 40;
+const SWEPT: usize = 8;
+/// One of so many counters is used up.
+const USED_UP: usize = 50;
 
 /// A counter, and between which bounds its count is.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +40,8 @@ impl Counter {
 pub(crate) enum Weather {
     /// Each is decided.
     Fair,
-    /// The sidecar may be killed: its calls are lost, and the client connects again.
+    /// The sidecar may be killed: its calls are lost, and the client connects again. Who waits in vain for a fetch that was
+    /// killed is denied.
     Kills,
     /// Databases may be away: a call may be denied whatever its counters are.
     Away,
@@ -125,8 +128,16 @@ impl Client {
                     let counter = &mut self.counters[*index];
                     counter.high = (counter.high + hits).min(counter.limit());
                 }
-                tracing_of(&failed);
+                // Shown if the test fails.
+                println!("lost: {}", failed.message());
                 return self.connect_again().await;
+            }
+            // What is in memory stays there while nothing can move.
+            Err(failed)
+                if self.weather == Weather::Away && failed.code() == Status::ResourceExhausted =>
+            {
+                self.calls.again += 1;
+                return Ok(());
             }
             Err(failed) => bail!("{counters:?}: {failed}"),
         };
@@ -151,7 +162,7 @@ impl Client {
         let must_deny = counters.iter().any(|counter| counter.low + hits > counter.limit());
         let may_deny = counters.iter().any(|counter| counter.high + hits > counter.limit());
         ensure!(!(is_allowed && must_deny), "more was allowed than the limit");
-        if !is_allowed && self.weather == Weather::Away {
+        if !is_allowed && self.weather != Weather::Fair {
             self.calls.denied += 1;
             self.calls.denied_without += u64::from(!may_deny);
             return Ok(vec![None; counters.len()]);
@@ -174,17 +185,13 @@ impl Client {
 
     /// Asks until there is room in the store and no counter is locked. Nothing is counted meanwhile.
     async fn call(&mut self, asked: RateLimitRequest) -> Result<RateLimitResponse, Failed> {
-        let (rls, again) = (self.rls.clone(), &mut self.calls.again);
+        let (rls, weather, again) = (self.rls.clone(), self.weather, &mut self.calls.again);
         let deciding = async {
             let mut looks = wait::looks();
             loop {
                 looks.tick().await;
                 match rls.call(asked.clone()).await {
-                    Err(status)
-                        if matches!(status.code(), Status::Aborted | Status::ResourceExhausted) =>
-                    {
-                        *again += 1;
-                    }
+                    Err(status) if is_for_now(&status, weather) => *again += 1,
                     decided => return decided,
                 }
             }
@@ -208,6 +215,18 @@ impl Client {
         Ok(())
     }
 
+    /// Uses up some counters hit by hit, and one hit more of each.
+    async fn use_up(&mut self) -> anyhow::Result<()> {
+        for index in (0..self.counters.len()).step_by(USED_UP) {
+            for _ in self.counters[index].low..=self.counters[index].limit() {
+                self.ask(vec![index], 1).await?;
+            }
+            let Counter { low, high, .. } = self.counters[index];
+            ensure!((low, high) == (self.counters[index].limit(), low), "not used up");
+        }
+        Ok(())
+    }
+
     /// Reads every count, which must be the twin's.
     async fn sweep(&mut self) -> anyhow::Result<()> {
         for first in (0..self.counters.len()).step_by(SWEPT) {
@@ -228,9 +247,13 @@ impl Client {
     }
 }
 
-/// Shown if the test fails.
-fn tracing_of(failed: &Failed) {
-    println!("lost: {failed}");
+/// Whether a refusal ends soon.
+fn is_for_now(status: &Failed, weather: Weather) -> bool {
+    match status.code() {
+        Status::Aborted => true,
+        Status::ResourceExhausted => weather != Weather::Away,
+        _ => false,
+    }
 }
 
 /// A call about these counters.
@@ -321,7 +344,16 @@ impl Crowd {
         .await
     }
 
-    /// From now on databases answer, and nothing is killed.
+    /// Has exactly the limit be allowed of some counters.
+    pub(crate) async fn use_up(&mut self) -> anyhow::Result<()> {
+        self.each(|mut client| async move {
+            client.use_up().await?;
+            Ok(client)
+        })
+        .await
+    }
+
+    /// What happens to calls from now on.
     pub(crate) fn set_weather(&mut self, weather: Weather) {
         self.clients.iter_mut().for_each(|client| client.weather = weather);
     }
