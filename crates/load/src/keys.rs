@@ -1,6 +1,7 @@
 //! The key of each request: a number from 0, drawn from a distribution.
 
 use crate::random::Random;
+use anyhow::Context;
 use rand_distr::Zipf;
 use std::fmt;
 use std::str::FromStr;
@@ -16,6 +17,13 @@ pub enum Distribution {
     Single,
     /// Each key in turn, again and again.
     Sequential,
+    /// A share of the requests on the first keys, evenly, and the others on each of the other keys in turn.
+    Hot {
+        /// From 0 to 1.
+        share: f64,
+        /// How many keys are hot.
+        keys: u64,
+    },
 }
 
 /// Beyond this exponent nearly all requests are on key 0.
@@ -34,9 +42,17 @@ impl FromStr for Distribution {
         }
         let unknown = || {
             format!(
-                "`{text}` is not a distribution; use uniform, zipf, zipf:S, single or sequential"
+                "`{text}` is not a distribution; use uniform, zipf, zipf:S, single, sequential or hot:SHARE:KEYS"
             )
         };
+        if let Some((share, keys)) = text.strip_prefix("hot:").and_then(|rest| rest.split_once(':'))
+        {
+            let wrong = || format!("`{text}` needs a share of 0 to 1, and a number of hot keys");
+            let share = share.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+            let keys = keys.parse().ok().filter(|keys| *keys > 0);
+            let (share, keys) = share.zip(keys).ok_or_else(wrong)?;
+            return Ok(Distribution::Hot { share, keys });
+        }
         let exponent = text.strip_prefix("zipf:").ok_or_else(unknown)?;
         match exponent.parse() {
             Ok(s) if s > 0.0 && s <= EXPONENT_MAX => Ok(Distribution::Zipf(s)),
@@ -54,6 +70,7 @@ impl fmt::Display for Distribution {
             Distribution::Zipf(s) => write!(formatter, "zipf:{s}"),
             Distribution::Single => formatter.write_str("single"),
             Distribution::Sequential => formatter.write_str("sequential"),
+            Distribution::Hot { share, keys } => write!(formatter, "hot:{share}:{keys}"),
         }
     }
 }
@@ -71,13 +88,14 @@ enum Draw {
     Zipf { ranks: Zipf<f64>, keys: u64 },
     Single,
     Sequential { next: u64, step: u64, keys: u64 },
+    Hot { share: f64, hot: u64, others: Box<Draw> },
 }
 
 impl Keys {
     /// Keys below `keys` for thread `index` of `of`.
     ///
     /// # Errors
-    /// When there are no keys, or the exponent is not positive.
+    /// When there are no keys, or none but hot ones, or the exponent is not positive.
     pub(crate) fn new(
         distribution: Distribution,
         keys: u64,
@@ -92,21 +110,36 @@ impl Keys {
             }
             Distribution::Single => Draw::Single,
             Distribution::Sequential => Draw::Sequential { next: index % keys, step: of, keys },
+            Distribution::Hot { share, keys: hot } => {
+                let others = keys.checked_sub(hot).filter(|others| *others > 0);
+                let others =
+                    others.with_context(|| format!("all of {keys} keys are hot; raise --keys"))?;
+                let others = Draw::Sequential { next: index % others, step: of, keys: others };
+                Draw::Hot { share, hot, others: Box::new(others) }
+            }
         };
         Ok(Keys { draw, random })
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        match &mut self.draw {
-            Draw::Uniform { keys } => self.random.below(*keys),
+        self.draw.next(&mut self.random)
+    }
+}
+
+impl Draw {
+    fn next(&mut self, random: &mut Random) -> u64 {
+        match self {
+            Draw::Uniform { keys } => random.below(*keys),
             // Ranks count from 1, and the last one may be exceeded by rounding.
-            Draw::Zipf { ranks, keys } => (self.random.sample(ranks) as u64).min(*keys) - 1,
+            Draw::Zipf { ranks, keys } => (random.sample(ranks) as u64).min(*keys) - 1,
             Draw::Single => 0,
             Draw::Sequential { next, step, keys } => {
                 let key = *next;
                 *next = (*next + *step) % *keys;
                 key
             }
+            Draw::Hot { share, hot, .. } if random.fraction() < *share => random.below(*hot),
+            Draw::Hot { hot, others, .. } => *hot + others.next(random),
         }
     }
 }
@@ -168,6 +201,24 @@ mod tests {
     }
 
     #[test]
+    fn hot_keys_have_their_share_and_the_others_come_in_turn() {
+        let hot = Distribution::Hot { share: 0.9, keys: 10 };
+        let counts = counts(hot, 1_010, 10_000);
+        let (hot, others) = counts.split_at(10);
+        assert!((8_800..9_200).contains(&hot.iter().sum::<u64>()), "{hot:?}");
+        check_fit(hot, |_| 1.0);
+        let (least, most) = (others.iter().min(), others.iter().max());
+        assert!(most.zip(least).is_some_and(|(most, least)| most - least <= 1), "{others:?}");
+    }
+
+    #[test]
+    fn some_key_is_not_hot() {
+        let hot = Distribution::Hot { share: 0.9, keys: 10 };
+        let error = Keys::new(hot, 10, (0, 1), Random::new(0, 0)).unwrap_err();
+        assert!(error.to_string().contains("--keys"), "{error}");
+    }
+
+    #[test]
     fn threads_in_sequence_cover_all_keys_together() {
         let mut seen = vec![0; 10];
         for index in 0..3 {
@@ -182,11 +233,14 @@ mod tests {
 
     #[test]
     fn distributions_are_read_as_they_are_written() {
-        for text in ["uniform", "zipf:1.2", "single", "sequential"] {
+        for text in ["uniform", "zipf:1.2", "single", "sequential", "hot:0.99:1000"] {
             assert_eq!(text.parse::<Distribution>().unwrap().to_string(), text);
         }
         assert_eq!("zipf".parse(), Ok(Distribution::Zipf(1.0)));
         for text in ["zipf:0", "zipf:x", "zipf:11", "zipf:nan", "normal", ""] {
+            assert!(text.parse::<Distribution>().is_err(), "{text}");
+        }
+        for text in ["hot", "hot:0.5", "hot:1.5:10", "hot:0.5:0", "hot:nan:10"] {
             assert!(text.parse::<Distribution>().is_err(), "{text}");
         }
     }

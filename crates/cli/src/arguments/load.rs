@@ -101,7 +101,8 @@ pub(crate) struct LoadArguments {
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     keys: u64,
 
-    /// The distribution of requests over keys: uniform, zipf, zipf:S, single or sequential
+    /// The distribution of requests over keys: uniform, zipf, zipf:S, single, sequential, or hot:SHARE:KEYS for a share of
+    /// them on the first keys and the others on each other key in turn
     #[arg(long, value_name = "NAME", default_value = "uniform")]
     distribution: Distribution,
 
