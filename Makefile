@@ -47,7 +47,7 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help demo run build build-wasm build-wasm-cel envoy toolchain test test-native test-loom test-wasm \
 	test-end-to-end miri sim fuzz build-fuzz \
-	bench bench-core bench-envoy bench-redis bench-rls bench-statistics bench-store charts check mutants clean \
+	bench bench-core bench-envoy bench-redis bench-rls bench-statistics bench-store bench-tiers charts check mutants clean \
 	images release install uninstall
 
 help: ## Show this list
@@ -176,6 +176,9 @@ bench-statistics: build-bench ## A day and a year of statistics, and the time of
 
 bench-store: build-bench ## Decisions of the store, beside governor and a locked HashMap
 	@target/release/tidegate-bench store $(BENCH)
+
+bench-tiers: build build-bench ## Idle counters in SQLite, and in PostgreSQL if it is installed, beside counters in memory alone
+	@target/release/tidegate-bench tiers $(BENCH)
 
 charts: toolchain ## Draw the charts of docs/reference/algorithms.md anew
 	cargo run --locked -p tidegate-bench -- charts

@@ -14,6 +14,8 @@ use tokio::process::Command;
 pub(crate) enum Pace {
     /// Closed loop: this many concurrent calls on each connection.
     Closed { streams: u32 },
+    /// One call after the other.
+    Alone,
     /// Open loop, in calls per second.
     Open { rate: u64 },
 }
@@ -57,6 +59,11 @@ pub(crate) enum Order {
     Random,
     /// Each in turn.
     InTurn,
+    /// This share of the calls on the first keys, at random, and the others on each other key in turn.
+    Hot {
+        percent: u32,
+        keys: u64,
+    },
 }
 
 /// The report of a load.
@@ -125,9 +132,12 @@ impl Load<'_> {
         // Callers warm up by a load of its own, so that CPU time and counts match.
         let duration = format!("{}ms", self.duration.as_millis());
         command.args(["--duration", &duration, "--warmup", "0s"]);
-        if self.order == Order::InTurn {
-            command.args(["--distribution", "sequential"]);
-        }
+        let distribution = match self.order {
+            Order::Random => "uniform".to_owned(),
+            Order::InTurn => "sequential".to_owned(),
+            Order::Hot { percent, keys } => format!("hot:{}:{keys}", f64::from(percent) / 100.0),
+        };
+        command.args(["--distribution", &distribution]);
         let connections = match self.ask {
             Ask::Rls { descriptor } => {
                 command.args(["--domain", "bench", "--descriptor", descriptor]);
@@ -138,8 +148,12 @@ impl Load<'_> {
                 CONNECTIONS_FRS
             }
         };
+        let connections = if let Pace::Alone = self.pace { 1 } else { connections };
         command.args(["--connections", &connections.to_string()]);
         match self.pace {
+            Pace::Alone => {
+                command.args(["--closed", "--streams", "1"]);
+            }
             Pace::Closed { streams } => {
                 command.args(["--closed", "--streams", &streams.to_string()]);
             }

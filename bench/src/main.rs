@@ -18,6 +18,7 @@ mod rls;
 mod server;
 mod statistics;
 mod store;
+mod tiers;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
@@ -60,6 +61,8 @@ enum Suite {
     Statistics,
     /// The counter store beside in-memory rate limiters
     Store,
+    /// Idle counters in a database, beside the same sidecar without one
+    Tiers,
 }
 
 /// Parts of a suite that need a process of their own, such as those that print one figure; and the charts, which
@@ -165,6 +168,7 @@ impl Suite {
             Suite::Rls => rls::run(extent),
             Suite::Statistics => statistics::run(extent, dir),
             Suite::Store => store::run(extent, dir),
+            Suite::Tiers => tiers::run(extent, dir),
         }
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tidegate_tests::process::Process;
 use tidegate_tests::wait;
@@ -45,7 +45,8 @@ pub(crate) struct Server {
     pub(crate) process: Process,
     /// The address of its gRPC or FRS server.
     pub(crate) address: SocketAddr,
-    _dir: TempDir,
+    /// Its files, unless they outlive it.
+    _dir: Option<TempDir>,
 }
 
 impl Server {
@@ -53,12 +54,23 @@ impl Server {
     pub(crate) async fn start(
         dir: TempDir,
         name: &str,
+        arguments: Vec<OsString>,
+        address: SocketAddr,
+    ) -> anyhow::Result<Server> {
+        let server = Server::start_in(dir.path(), name, arguments, address).await?;
+        Ok(Server { _dir: Some(dir), ..server })
+    }
+
+    /// The same, with files that stay.
+    pub(crate) async fn start_in(
+        dir: &Path,
+        name: &str,
         mut arguments: Vec<OsString>,
         address: SocketAddr,
     ) -> anyhow::Result<Server> {
         let mut command = Command::new(arguments.remove(0));
         command.args(arguments);
-        let mut process = Process::start(command, name, dir.path())?;
+        let mut process = Process::start(command, name, dir)?;
         let ready = wait::until("the server to answer", wait::START, async || {
             if let Err(ended) = process.check_running() {
                 return Some(Err(ended));
@@ -66,7 +78,7 @@ impl Server {
             TcpStream::connect(address).await.ok().map(|_| Ok(()))
         });
         ready.await?.with_context(|| format!("{name} did not start"))?;
-        Ok(Server { process, address, _dir: dir })
+        Ok(Server { process, address, _dir: None })
     }
 
     /// µs of CPU that it has used so far.

@@ -62,7 +62,7 @@ impl Case {
     /// The start of its latency.
     fn from(&self) -> From {
         match self.pace {
-            Pace::Closed { .. } => From::Written,
+            Pace::Closed { .. } | Pace::Alone => From::Written,
             Pace::Open { .. } => From::Due,
         }
     }
