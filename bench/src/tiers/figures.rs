@@ -14,6 +14,8 @@ pub(super) struct Figures {
     /// Latency in µs since a call was written.
     pub(super) p50: f64,
     pub(super) p99: f64,
+    /// The part of the calls that was not decided.
+    pub(super) undecided: f64,
     /// For each decision: counters that came back, and look-ups without a row.
     pub(super) fetched: f64,
     pub(super) in_vain: f64,
@@ -51,6 +53,7 @@ impl Before {
             micros: micros / decided,
             p50: report.served_micros(From::Written, "p50"),
             p99: report.served_micros(From::Written, "p99"),
+            undecided: 1.0 - decided / report.due(),
             fetched: (after.fetched - self.fetched) / decided,
             in_vain: (after.in_vain - self.in_vain) / decided,
         })
@@ -67,6 +70,7 @@ impl Figures {
             micros: of(|of| of.micros),
             p50: of(|of| of.p50),
             p99: of(|of| of.p99),
+            undecided: of(|of| of.undecided),
             fetched: of(|of| of.fetched),
             in_vain: of(|of| of.in_vain),
         }

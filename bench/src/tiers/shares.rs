@@ -31,13 +31,20 @@ pub(super) async fn measure(
     progress::clear();
     let title = format!(
         "{}: shares of hot hits, the others each on another cold counter; a sidecar on 1 core, as fast as it answers; medians of {} \
-         rounds of {:?}; CPU of the sidecar alone; latency in µs of all calls",
+         rounds of {:?}; CPU of the sidecar alone; latency in µs of all decisions",
         database.name(),
         plan.rounds,
         plan.mixed
     );
-    let header =
-        ["hot hits, %", "fetched, %", "decisions a second", "µs of CPU a decision", "p50", "p99"];
+    let header = [
+        "hot hits, %",
+        "fetched, %",
+        "decisions a second",
+        "µs of CPU a decision",
+        "p50",
+        "p99",
+        "not decided, %",
+    ];
     let mut lines = Vec::new();
     let mut rows = Vec::new();
     for (percent, rounds) in SHARES.into_iter().zip(&rounds) {
@@ -49,6 +56,7 @@ pub(super) async fn measure(
             format!("{:.2}", figures.micros),
             format!("{:.0}", figures.p50),
             format!("{:.0}", figures.p99),
+            format!("{:.2}", 100.0 * figures.undecided),
         ]);
         let row = |metric, value| {
             Row::new(SUITE, format!("{}, {percent} % hot hits", database.name()), metric, value)

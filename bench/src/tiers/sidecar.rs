@@ -118,14 +118,6 @@ impl Sidecar {
         let descriptor = format!("user={group}-{{key}}");
         let ask = Ask::Rls { descriptor: &descriptor };
         let target = self.server.address;
-        let report = Load { target, ask, keys, order, pace, duration, cores: CORES }.run().await?;
-        let undecided = report.due() - report.decided();
-        ensure!(
-            undecided <= report.due() / 1e3,
-            "{undecided} of {} calls were not decided; the log:\n{}",
-            report.due(),
-            self.server.process.log()
-        );
-        Ok(report)
+        Load { target, ask, keys, order, pace, duration, cores: CORES }.run().await
     }
 }
