@@ -88,7 +88,8 @@ async fn a_flood_of_invented_keys_moves_few_counters_and_forgets_none() -> anyho
     });
     let after = after.await?;
     let others = after.moved - before.moved - u64::from(HONEST);
-    ensure!(others < u64::from(FEW) / 20, "{others} invented keys have a row");
+    // Of two keys that share a byte of heat, both seem to be used twice: one in ten, with two bytes a node.
+    ensure!(others < u64::from(FEW) / 5, "{others} invented keys have a row");
     honest(&rls).await?;
     let memory = anonymous(scene.sidecar.process.pid()?)?;
     let began = Instant::now();
@@ -122,8 +123,8 @@ async fn a_flood_of_invented_keys_moves_few_counters_and_forgets_none() -> anyho
     let moved = scene.moved().await?;
     let grown = anonymous(scene.sidecar.process.pid()?)?.saturating_sub(memory);
     println!(
-        "{decided} calls decided, {refused} refused in {:?}; {moved:?}; {grown} bytes more; honest ones waited for room \
-         {without_room} times",
+        "{decided} calls decided, {refused} refused in {:?}; {moved:?}; {grown} bytes more; honest ones waited \
+         {without_room} times for room",
         began.elapsed()
     );
     for number in 0..HONEST {
