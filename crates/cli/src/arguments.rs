@@ -13,6 +13,7 @@ pub(crate) mod store;
 mod times;
 mod top;
 mod traces;
+mod warm;
 mod workers;
 mod xds;
 

@@ -7,7 +7,8 @@ use tidegate_cold::Cold;
 use tidegate_servers::ColdHealth;
 use tidegate_stats::ColdCounts;
 use tidegate_store::Cluster;
-use tidegate_tiers::{Moves, MovesSettings, Rows, Tiered};
+use tidegate_tiers::{Levels, Moves, MovesSettings, Rows, Tiered};
+use tidegate_warm::Warm;
 use tokio::sync::watch;
 
 /// The database in a data directory.
@@ -20,9 +21,30 @@ const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(250);
 /// Where idle counters go, and when.
 #[derive(Debug, Clone)]
 pub struct ColdSettings {
-    pub databases: tidegate_cold::Settings,
+    pub levels: ColdLevels,
     pub tiers: tidegate_tiers::Settings,
     pub moves: MovesSettings,
+}
+
+/// Where idle counters are: in a warm server, in databases below it, or in one of the two alone.
+#[derive(Debug, Clone, Default)]
+pub struct ColdLevels {
+    pub warm: Option<tidegate_warm::Settings>,
+    pub cold: Option<tidegate_cold::Settings>,
+}
+
+impl ColdLevels {
+    /// The rows of a cluster; none if there is no level. Connects to nothing yet.
+    pub fn open(&self, cluster: u128) -> anyhow::Result<Option<Arc<dyn Rows>>> {
+        let warm = self.warm.as_ref().map(|warm| Warm::open(warm, cluster)).transpose()?;
+        let cold = self.cold.as_ref().map(|cold| Cold::open(cold, cluster)).transpose()?;
+        Ok(match (warm, cold) {
+            (None, None) => None,
+            (Some(warm), None) => Some(Arc::new(warm)),
+            (None, Some(cold)) => Some(Arc::new(cold)),
+            (Some(warm), Some(cold)) => Some(Arc::new(Levels::new(Arc::new(warm), Arc::new(cold)))),
+        })
+    }
 }
 
 /// The engine of this process.
@@ -41,14 +63,15 @@ pub fn cold_databases(dir: &Path) -> Vec<String> {
     names.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// Says that counters are left in databases which this process does not know.
-pub(crate) fn warn_of_left(dir: &Path) {
-    let databases = cold_databases(dir);
-    if !databases.is_empty() {
+/// Says that counters are left in databases which this process does not know. It knows those with these names.
+pub(crate) fn warn_of_left(dir: &Path, known: &[String]) {
+    let mut left = cold_databases(dir);
+    left.retain(|name| !known.contains(name));
+    if !left.is_empty() {
         tracing::warn!(
-            databases = databases.join(" "),
-            "an earlier process has moved idle counters to databases; without --cold they count as new here, so that \
-             their limits admit more"
+            databases = left.join(" "),
+            "an earlier process has moved idle counters to databases that --cold and --warm do not name; they count as \
+             new here, so that their limits admit more"
         );
     }
 }
@@ -60,11 +83,13 @@ impl ColdCounters {
         store: &Arc<Cluster>,
         dir: &Path,
     ) -> anyhow::Result<ColdCounters> {
-        let databases = Cold::open(&settings.databases, store.id())?;
-        let names = Rows::shards(&databases).join("\n") + "\n";
+        let rows = settings.levels.open(store.id())?.context("no database of cold counters")?;
+        let names = rows.shards();
+        warn_of_left(dir, &names);
         let path = dir.join(NAMES_FILE);
-        std::fs::write(&path, names).with_context(|| path.display().to_string())?;
-        let tiered = Tiered::new(store.clone(), Arc::new(databases), settings.tiers)?;
+        let text = names.join("\n") + "\n";
+        std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+        let tiered = Tiered::new(store.clone(), rows, settings.tiers)?;
         let (tiered, moves, dir) = (Arc::new(tiered), settings.moves, dir.to_owned());
         Ok(ColdCounters { tiered, moves, dir, moving: Arc::default() })
     }
@@ -105,7 +130,8 @@ impl ColdCounters {
     /// Watches whether the databases answer. Must be called in a runtime.
     pub(crate) fn watch(&self) -> ColdHealth {
         let sender = watch::Sender::new(self.tiered.trouble());
-        let health = ColdHealth { cause: sender.subscribe() };
+        let warnings = watch::Sender::new(self.tiered.warning());
+        let health = ColdHealth { cause: sender.subscribe(), warning: warnings.subscribe() };
         let tiered = self.tiered.clone();
         tokio::spawn(async move {
             loop {
@@ -113,12 +139,15 @@ impl ColdCounters {
                     () = tokio::time::sleep(LOOK_EVERY) => {}
                     () = sender.closed() => return,
                 }
-                let trouble = tiered.trouble();
-                sender.send_if_modified(|last| {
-                    let is_new = *last != trouble;
-                    *last = trouble;
-                    is_new
-                });
+                let set = |sender: &watch::Sender<Option<String>>, now: Option<String>| {
+                    sender.send_if_modified(|last| {
+                        let is_new = *last != now;
+                        *last = now;
+                        is_new
+                    });
+                };
+                set(&sender, tiered.trouble());
+                set(&warnings, tiered.warning());
             }
         });
         health

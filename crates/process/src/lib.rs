@@ -24,7 +24,7 @@ mod statistics;
 mod top;
 mod workers;
 
-pub use cold::{COLD_FILE, ColdSettings, cold_databases};
+pub use cold::{COLD_FILE, ColdLevels, ColdSettings, cold_databases};
 pub use logging::{LogFormat, LogSettings};
 pub use service::OpenFeed;
 pub use settings::{Settings, WORKERS_MAX};

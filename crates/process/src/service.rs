@@ -75,7 +75,7 @@ impl Service {
         if settings.cold.is_none()
             && let Some(dir) = data_dir
         {
-            cold::warn_of_left(dir);
+            cold::warn_of_left(dir, &[]);
         }
         let cold = settings.cold.as_ref().zip(data_dir);
         let cold = cold.map(|(cold, dir)| ColdCounters::open(cold, &store, dir)).transpose()?;

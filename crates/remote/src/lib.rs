@@ -5,7 +5,7 @@
 //! nodes of a cluster. `memcached/` is the driver for memcached, where all keys of a place are one value (`layout`). Both
 //! compare the `seed` that a server has, and pace their attempts to connect by `retry`. `slots` and `spread` say which
 //! server has a key. `image` is the value of a key, `clock` the time of the servers. `operators` is what commands need
-//! beyond updates. `simulation` is the engine without connections. Refuses to know limits and algorithms, and to wait for
+//! beyond updates, and `redis/link` a connection for what else is kept in a Redis. `simulation` is the engine without connections. Refuses to know limits and algorithms, and to wait for
 //! a server that does not answer: an update ends within a few times [`Settings::timeout`].
 
 #![allow(missing_docs, reason = "used in this workspace alone; a good name is not explained again")]
@@ -31,6 +31,7 @@ mod stream;
 
 pub use engines::{EngineError, Engines};
 pub use operators::{OperatorError, connect_with_seed, list};
+pub use redis::{Link, LinkError, Links};
 pub use remote::{ConnectError, Known, Remote, connect, start};
 pub use settings::{Address, AddressError, Credentials, Servers, Settings, Tls};
 pub use shared::{Counts, Health};

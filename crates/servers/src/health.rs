@@ -22,6 +22,8 @@ pub struct Health {
 pub struct ColdHealth {
     /// Why one of them does not. What is in memory is decided nevertheless.
     pub cause: watch::Receiver<Option<String>>,
+    /// Why counters may disappear from one.
+    pub warning: watch::Receiver<Option<String>>,
 }
 
 /// Whether all servers of shared counters answer.
@@ -77,6 +79,8 @@ impl Health {
         causes.extend(
             cold.map(|cause| format!("a database of cold counters does not answer: {cause}")),
         );
+        let warning = self.cold.as_ref().and_then(|cold| cold.warning.borrow().clone());
+        causes.extend(warning);
         (!causes.is_empty()).then(|| causes.join("; "))
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::rows::{Rows, Working};
 use std::sync::Arc;
-use tidegate_cold::{Cursor, Page, Row};
+use tidegate_cold::{Cursor, Page, Row, Size};
 use tidegate_store::Hashed;
 
 /// The shards of the warm level, and then those of the cold one.
@@ -62,7 +62,7 @@ impl Rows for Levels {
         level.put(shard, rows, now)
     }
 
-    fn remove<'w>(&'w self, shard: usize, rows: &'w [(Hashed, u32)], now: u32) -> Working<'w, ()> {
+    fn remove<'w>(&'w self, shard: usize, rows: &'w [(Hashed, u32)], now: u32) -> Working<'w, u64> {
         let (level, shard) = self.at(shard);
         level.remove(shard, rows, now)
     }
@@ -75,5 +75,14 @@ impl Rows for Levels {
     fn ask(&self, shard: usize) -> Working<'_, ()> {
         let (level, shard) = self.at(shard);
         level.ask(shard)
+    }
+
+    fn size(&self, shard: usize) -> Working<'_, Size> {
+        let (level, shard) = self.at(shard);
+        level.size(shard)
+    }
+
+    fn warning(&self) -> Option<String> {
+        self.warm.warning().or_else(|| self.cold.warning())
     }
 }

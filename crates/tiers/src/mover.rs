@@ -35,7 +35,7 @@ const LOCK: &str = "tiers.lock";
 /// A counter with less time left is not worth a move.
 pub(crate) const LEFT_MIN: u32 = 60;
 /// The rows of one operation.
-const ROWS: usize = 1_000;
+pub(crate) const ROWS: usize = 1_000;
 /// The rows of a pass: some 100 bytes each.
 const PASS_MAX: usize = 100_000;
 /// The passes without a use after which a counter of a store with room is idle.
@@ -44,6 +44,8 @@ const IDLE_PASSES: u32 = 16;
 const AWAY: Duration = Duration::from_secs(2);
 /// How long a process that ends waits for a database.
 const END_MAX: Duration = Duration::from_secs(3);
+/// The pause between steps of a round over the warm shards.
+const AGEING_PAUSE: Duration = Duration::from_secs(1);
 /// How often a process that does not move tries to become the one that does.
 const LOCK_PAUSE: Duration = Duration::from_secs(1);
 /// A filter is built again when it has got as many keys as it has room for, but not before this time.
@@ -161,6 +163,7 @@ pub(crate) struct Mover {
     is_ending: Arc<AtomicBool>,
     /// The updates that had been refused for lack of room before the last pass.
     refused: u64,
+    next_pass: Instant,
 }
 
 impl Tiered {
@@ -176,6 +179,7 @@ impl Tiered {
             ageing,
             is_ending: Arc::default(),
             refused,
+            next_pass: Instant::now(),
         })
     }
 
@@ -219,7 +223,7 @@ impl Tiered {
             let mut is_locked = false;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 is_locked = is_locked || try_lock(&lock);
-                pause = if is_locked { mover.pass() } else { LOCK_PAUSE };
+                pause = if is_locked { mover.step() } else { LOCK_PAUSE };
             }
             // The store is given back before anybody hears of the end.
             drop(mover);
@@ -259,6 +263,17 @@ impl Drop for Moves {
 }
 
 impl Mover {
+    /// Does what is due. Returns the pause until something is due again.
+    fn step(&mut self) -> Duration {
+        if Instant::now() >= self.next_pass {
+            self.next_pass = Instant::now() + self.pass();
+        } else if self.ageing.pass(&self.inner, &self.runtime).is_err() {
+            return AWAY;
+        }
+        let pause = self.next_pass.saturating_duration_since(Instant::now());
+        if self.ageing.is_under_way() { pause.min(AGEING_PAUSE) } else { pause }
+    }
+
     /// Passes over all nodes once. Returns the pause until the next pass.
     pub(crate) fn pass(&mut self) -> Duration {
         let start = Instant::now();

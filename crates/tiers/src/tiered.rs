@@ -239,6 +239,12 @@ impl Tiered {
         self.inner.trouble()
     }
 
+    /// Why counters may be lost from a database, if they may, as far as it is known.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        self.inner.rows.warning()
+    }
+
     /// Whether it is known which counters are cold. Before that, each new counter is looked up.
     #[must_use]
     pub fn is_complete(&self) -> bool {

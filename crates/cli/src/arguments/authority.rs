@@ -11,7 +11,7 @@ use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub(super) use files::contents;
+pub(super) use files::{certificates, contents, password};
 pub(crate) use operators::ServerOptions;
 pub(crate) use settings::Failure;
 

@@ -1,11 +1,12 @@
 //! Flags for counters that are kept in databases while they are idle.
 
 use super::times;
+use super::warm::{WarmOptions, WarmPlace, is_warm};
 use crate::commands::UsageError;
 use clap::{Args, ValueEnum};
 use std::path::Path;
 use std::time::Duration;
-use tidegate_process::{COLD_FILE, ColdSettings};
+use tidegate_process::{COLD_FILE, ColdLevels, ColdSettings};
 use tidegate_tiers::{Missing, MovesSettings};
 
 /// Counters in a bucket of a full database, at least; at most twice as many. With 48 and more, few buckets fit into a page of
@@ -46,8 +47,8 @@ pub(crate) struct ColdOptions {
     )]
     pub(crate) cold_idle: Duration,
 
-    /// How many counters may be in databases, for the filters in memory (3 bytes each) that spare new counters a look-up.
-    /// With more, some look-ups are in vain
+    /// How many counters may be in databases and in the warm server, for the filters in memory (3 bytes each) that spare new
+    /// counters a look-up. With more, some look-ups are in vain
     #[arg(
         long,
         value_name = "N",
@@ -76,6 +77,9 @@ pub(crate) struct ColdOptions {
         value_parser = times::answer
     )]
     pub(crate) cold_timeout: Duration,
+
+    #[command(flatten)]
+    pub(crate) warm: WarmOptions,
 }
 
 /// Databases with the cold counters of a data directory, for operators' commands.
@@ -86,12 +90,27 @@ pub(crate) struct ColdPlaces {
     /// default the files of SQLite that its sidecar has
     #[arg(long, value_name = "URL", value_delimiter = ' ', conflicts_with = "authority")]
     pub(crate) cold: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) warm: WarmPlace,
 }
 
 impl ColdPlaces {
-    /// The databases of the data directory `dir`; none if its counters are in memory alone.
-    pub(crate) fn databases(&self, dir: &Path) -> anyhow::Result<Option<tidegate_cold::Settings>> {
+    /// Where idle counters of the data directory `dir` are.
+    pub(crate) fn levels(&self, dir: &Path) -> anyhow::Result<ColdLevels> {
         let left = tidegate_process::cold_databases(dir);
+        let (warm, left): (Vec<String>, Vec<String>) =
+            left.into_iter().partition(|name| is_warm(name));
+        let warm = self.warm.settings(warm.first().map(String::as_str), COMMAND_TIMEOUT)?;
+        Ok(ColdLevels { warm, cold: self.databases(dir, left)? })
+    }
+
+    /// The databases of the data directory `dir`, in which its sidecar has left counters in `left`.
+    fn databases(
+        &self,
+        dir: &Path,
+        left: Vec<String>,
+    ) -> anyhow::Result<Option<tidegate_cold::Settings>> {
         let named = match self.cold.is_empty() {
             false => self.cold.clone(),
             true if left.iter().all(|url| url.starts_with("sqlite:")) => left,
@@ -172,31 +191,41 @@ impl ColdOptions {
         is_shared: bool,
     ) -> anyhow::Result<Option<ColdSettings>> {
         let urls = urls(&self.cold, data_dir.unwrap_or(Path::new(".")))?;
-        if urls.is_empty() {
+        let warm = self.warm.server(self.cold_timeout)?;
+        if urls.is_empty() && warm.is_none() {
             return Ok(None);
         }
+        let of_flag = |text: &str| match urls.is_empty() {
+            true => UsageError(format!("--warm: {text}")).into(),
+            false => mistake(text),
+        };
         if data_dir.is_none() {
-            return Err(mistake("needs a data directory; --data-dir is off"));
+            return Err(of_flag("needs a data directory; --data-dir is off"));
         }
         if is_shared {
-            return Err(mistake(
+            return Err(of_flag(
                 "counters of an --authority are in its servers, and do not move; leave out one of the two",
             ));
         }
-        let shards = urls.len() as u64;
-        let mut databases = tidegate_cold::Settings::new(urls);
-        databases.timeout = self.cold_timeout;
-        databases.buckets_log2 =
-            (self.cold_capacity / shards / PER_BUCKET).max(1).ilog2().clamp(8, 28) as u8;
-        databases.check().map_err(|error| mistake(&error.to_string()))?;
+        // As filters have it.
+        let each = self.cold_capacity / (urls.len() as u64 + u64::from(warm.is_some())).max(1);
+        let warm = warm.map(|server| tidegate_warm::Settings::new(server, each));
+        let cold = (!urls.is_empty()).then(|| tidegate_cold::Settings {
+            timeout: self.cold_timeout,
+            buckets_log2: (each / PER_BUCKET).max(1).ilog2().clamp(8, 28) as u8,
+            ..tidegate_cold::Settings::new(urls)
+        });
+        if let Some(cold) = &cold {
+            cold.check().map_err(|error| mistake(&error.to_string()))?;
+        }
         let tiers = tidegate_tiers::Settings {
             capacity: self.cold_capacity,
             missing: self.cold_failure.into(),
             timeout: self.cold_timeout + FETCH_MARGIN,
         };
         let (idle, per_second) = (self.cold_idle, self.cold_moves);
-        let moves = MovesSettings { idle, per_second, ..MovesSettings::default() };
-        Ok(Some(ColdSettings { databases, tiers, moves }))
+        let moves = MovesSettings { idle, per_second, warm: self.warm.warm_idle };
+        Ok(Some(ColdSettings { levels: ColdLevels { warm, cold }, tiers, moves }))
     }
 }
 
@@ -227,14 +256,33 @@ mod tests {
         assert!(settings(&[], dir, true).unwrap().is_none());
         assert!(settings(&["--cold", "off"], None, false).unwrap().is_none());
         let one = settings(&["--cold", "data-dir"], dir, false).unwrap().unwrap();
-        assert_eq!(one.databases.urls, ["sqlite:///data/cold.sqlite?mode=rwc"]);
+        assert_eq!(one.levels.cold.unwrap().urls, ["sqlite:///data/cold.sqlite?mode=rwc"]);
         let urls = ["postgres://tide:s3cret@one/counters", "mysql://two/counters"];
         let flags = ["--cold", urls[0], "--cold", urls[1], "--cold-failure", "fresh"];
         let two = settings(&flags, dir, false).unwrap().unwrap();
-        assert_eq!(two.databases.urls, urls);
         assert_eq!(two.tiers.missing, Missing::Fresh);
+        assert_eq!(two.levels.cold.unwrap().urls, urls);
         let listed = settings(&["--cold", &urls.join(" ")], dir, false).unwrap().unwrap();
-        assert_eq!(listed.databases.urls, urls);
+        assert_eq!(listed.levels.cold.unwrap().urls, urls);
+    }
+
+    #[test]
+    fn a_warm_server_is_above_databases_or_alone() {
+        let dir = Some(Path::new("/data"));
+        let flags = ["--warm", "redis://:s3cret@cache/2", "--warm-idle", "5m"];
+        let alone = settings(&flags, dir, false).unwrap().unwrap();
+        assert!(alone.levels.cold.is_none());
+        let warm = alone.levels.warm.unwrap();
+        assert_eq!(warm.name(), "redis://cache:6379/2");
+        assert_eq!(warm.server.credentials.password.as_deref(), Some("s3cret"));
+        assert_eq!(warm.server.timeout, Duration::from_secs(1));
+        assert_eq!(alone.moves.warm, Duration::from_secs(300));
+        let flags = [&flags[..], &["--cold", "data-dir"]].concat();
+        let both = settings(&flags, dir, false).unwrap().unwrap();
+        assert!(both.levels.cold.is_some() && both.levels.warm.is_some());
+        assert!(settings(&["--warm", "off"], None, false).unwrap().is_none());
+        let error = settings(&["--warm", "redis://a"], None, false).unwrap_err();
+        assert!(error.contains("--warm: needs a data directory"), "{error}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::cold::ColdPlaces;
 use super::sidecar::SidecarOptions;
 use super::statistics::database_at;
 use super::times;
+use super::warm::WarmPlace;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -159,6 +160,9 @@ pub(crate) struct InspectOptions {
     /// default the files of SQLite that its sidecar has
     #[arg(long, value_name = "URL", value_delimiter = ' ')]
     pub(crate) cold: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) warm: WarmPlace,
 }
 
 #[derive(Debug, Args)]
@@ -315,6 +319,9 @@ pub(crate) struct ResetOptions {
     /// are. By default the files of SQLite that its sidecar has
     #[arg(long, value_name = "URL", value_delimiter = ' ')]
     pub(crate) cold: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) warm: WarmPlace,
 }
 
 #[derive(Debug, Args)]
@@ -345,6 +352,9 @@ pub(crate) struct ColdOnly {
     /// that its sidecar has
     #[arg(long, value_name = "URL", value_delimiter = ' ')]
     pub(crate) cold: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) warm: WarmPlace,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

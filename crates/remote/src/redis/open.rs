@@ -108,7 +108,7 @@ impl Inner {
     }
 }
 
-async fn check_role(connection: &mut Connection) -> Result<(), Cause> {
+pub(super) async fn check_role(connection: &mut Connection) -> Result<(), Cause> {
     // Some services refuse ROLE. Then the first update tells whether the server can be written.
     let Ok(Value::Array(role)) = connection.commands.send_packed_command(&cmd("ROLE")).await else {
         return Ok(());
@@ -136,7 +136,7 @@ pub(super) fn server_error(error: &::redis::ServerError) -> Cause {
 }
 
 /// The policy by which a server may forget keys that expire, if it has one, by its answer to `INFO memory`.
-fn eviction(memory: &Value) -> Option<String> {
+pub(super) fn eviction(memory: &Value) -> Option<String> {
     let text = match memory {
         Value::BulkString(text) => str::from_utf8(text).ok()?,
         Value::VerbatimString { text, .. } => text,

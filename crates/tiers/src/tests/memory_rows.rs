@@ -4,7 +4,7 @@ use crate::rows::{Away, Rows, Working};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tidegate_cold::{Cursor, Page, Row};
+use tidegate_cold::{Cursor, Page, Row, Size};
 use tidegate_store::Hashed;
 use tokio::sync::watch;
 
@@ -146,16 +146,23 @@ impl Rows for MemoryRows {
         })
     }
 
-    fn remove<'w>(&'w self, shard: usize, rows: &'w [(Hashed, u32)], _: u32) -> Working<'w, ()> {
+    fn remove<'w>(&'w self, shard: usize, rows: &'w [(Hashed, u32)], _: u32) -> Working<'w, u64> {
         Box::pin(async move {
+            let mut removed = 0;
             self.write(shard, |shard| {
                 for (key, moved_at) in rows {
                     if shard.get(key).is_some_and(|row| row.moved_at <= *moved_at) {
                         shard.remove(key);
+                        removed += 1;
                     }
                 }
-            })
+            })?;
+            Ok(removed)
         })
+    }
+
+    fn size(&self, shard: usize) -> Working<'_, Size> {
+        Box::pin(async move { Ok(Size { counters: self.shard(shard).len() as u64, bytes: 0 }) })
     }
 
     fn page(&self, shard: usize, after: Option<Cursor>, now: u32) -> Working<'_, Page> {

@@ -26,7 +26,7 @@ pub(in crate::arguments) fn contents(path: &Path, flag: &str) -> anyhow::Result<
 }
 
 /// The password in a file, without the end of its line.
-pub(super) fn password(path: &Path, flag: &str) -> anyhow::Result<String> {
+pub(in crate::arguments) fn password(path: &Path, flag: &str) -> anyhow::Result<String> {
     let what = || format!("{flag} {}", path.display());
     let text = String::from_utf8(contents(path, flag)?);
     let text = text.ok().with_context(|| format!("{}: a password in UTF-8 is expected", what()))?;
@@ -38,16 +38,16 @@ pub(super) fn password(path: &Path, flag: &str) -> anyhow::Result<String> {
 }
 
 /// The certificates of authorities: those of a file, or those that the system trusts.
-pub(super) fn certificates(ca: Option<&Path>) -> anyhow::Result<Vec<u8>> {
+pub(in crate::arguments) fn certificates(ca: Option<&Path>, flag: &str) -> anyhow::Result<Vec<u8>> {
     if let Some(path) = ca {
-        return contents(path, "--authority-ca");
+        return contents(path, flag);
     }
     let named = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty());
     let mut paths = named.map(PathBuf::from).into_iter().chain(SYSTEM_CA.map(PathBuf::from));
     match paths.find(|path| path.is_file()) {
         Some(path) => contents(&path, "the system's certificates,"),
         None => {
-            bail!("this system has no certificates of authorities; name a file by --authority-ca")
+            bail!("this system has no certificates of authorities; name a file by {flag}")
         }
     }
 }

@@ -154,7 +154,7 @@ impl AuthorityOptions {
                 Some((contents(cert, "--authority-cert")?, contents(key, "--authority-key")?))
             }
         };
-        let ca = certificates(self.authority_ca.as_deref())?;
+        let ca = certificates(self.authority_ca.as_deref(), "--authority-ca")?;
         Ok(Tls { ca, client, skips_hostname: self.authority_skip_hostname })
     }
 

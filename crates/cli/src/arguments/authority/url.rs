@@ -19,6 +19,16 @@ pub(crate) struct Location {
     pub(crate) is_tls: bool,
 }
 
+impl Location {
+    /// The address, if it is one server of Redis or Valkey.
+    pub(crate) fn single(&self) -> Option<&Address> {
+        match &self.servers {
+            Servers::Single(address) => Some(address),
+            Servers::Sentinel { .. } | Servers::Cluster { .. } | Servers::Memcached { .. } => None,
+        }
+    }
+}
+
 /// The kinds of servers that a scheme names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {

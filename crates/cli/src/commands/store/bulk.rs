@@ -52,7 +52,11 @@ pub(crate) fn reset(options: &ResetOptions, out: &mut Output) -> anyhow::Result<
         ))
         .into());
     }
-    let rows = ColdRows::of(dir, &view, &ColdPlaces { cold: options.cold.clone() })?;
+    let rows = ColdRows::of(
+        dir,
+        &view,
+        &ColdPlaces { cold: options.cold.clone(), warm: options.warm.clone() },
+    )?;
     let erase_rows = || rows.as_ref().map_or(Ok(0), ColdRows::erase);
     // Rows first: without their nodes, stale ones would count. And again, for what has moved down meanwhile.
     let cold = erase_rows()?;

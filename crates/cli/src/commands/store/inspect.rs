@@ -17,7 +17,10 @@ use tidegate_data_dir::process_info::ProcessInfo;
 use tidegate_store::{LockHolder, Process, RangeStats, View};
 
 pub(crate) fn run(options: &InspectOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
-    let (dir, cold) = (&options.common.dir, ColdPlaces { cold: options.cold.clone() });
+    let (dir, cold) = (
+        &options.common.dir,
+        ColdPlaces { cold: options.cold.clone(), warm: options.warm.clone() },
+    );
     let view = View::open(dir)?;
     let charts = ChartStyle::of_terminal();
     let rows = ColdRows::of(dir, &view, &cold)?;

@@ -1,4 +1,4 @@
-//! `tidegate store move`: counters between the memory and the databases of cold counters.
+//! `tidegate store move`: counters between the memory, and the databases and the warm server of idle counters.
 
 use super::cold::ColdRows;
 use super::join;
@@ -36,9 +36,13 @@ pub(crate) fn run(options: &MoveOptions, out: &mut Output) -> anyhow::Result<Exi
     };
     let view = View::open(dir)?;
     let (seed, now) = (view.seed(), clock::now());
-    let rows = ColdRows::of(dir, &view, &ColdPlaces { cold: options.cold.cold.clone() })?;
+    let places = ColdPlaces { cold: options.cold.cold.clone(), warm: options.cold.warm.clone() };
+    let rows = ColdRows::of(dir, &view, &places)?;
     let Some(rows) = rows else {
-        bail!("{}: no counters of it are in databases; name them in --cold", dir.display());
+        bail!(
+            "{}: no counters of it are in databases; name them in --cold or --warm",
+            dir.display()
+        );
     };
     let keys = match argument {
         None => None,
@@ -59,16 +63,16 @@ pub(crate) fn run(options: &MoveOptions, out: &mut Output) -> anyhow::Result<Exi
                 })?;
             }
             to_hot(
-                &Tiered::new(Arc::new(join(dir, view)?), rows.cold, Default::default())?,
+                &Tiered::new(Arc::new(join(dir, view)?), rows.rows, Default::default())?,
                 &wanted,
             )?
         }
         Tier::Cold => {
-            let tiered = Tiered::new(Arc::new(join(dir, view)?), rows.cold, Default::default())?;
+            let tiered = Tiered::new(Arc::new(join(dir, view)?), rows.rows, Default::default())?;
             let keys: Option<HashSet<Hashed>> = keys.map(|keys| keys.into_iter().collect());
             let moved =
                 tiered.move_now(dir, |key| keys.as_ref().is_none_or(|keys| keys.contains(key)));
-            let Some(moved) = moved.context("--cold")? else {
+            let Some(moved) = moved.context("--cold, --warm")? else {
                 bail!(
                     "{}: a sidecar moves its counters, and --to cold needs the data directory while none does; it moves \
                      them sooner with a smaller --cold-idle",

@@ -120,7 +120,7 @@ impl Place {
             Place::Dir(dir, view, Some(rows)) => {
                 let store = Arc::new(join(&dir, *view)?);
                 let settings = tidegate_tiers::Settings::default();
-                Arc::new(Tiered::new(store, rows.cold, settings)?)
+                Arc::new(Tiered::new(store, rows.rows, settings)?)
             }
             Place::Servers(remote) => remote,
         })
