@@ -26,8 +26,9 @@ const FETCHES_MAX: usize = 65_536;
 const KEYS_MAX: usize = 128;
 /// Queries under way.
 const QUERIES_MAX: usize = 8;
-/// How long a record of a fetch, or of what one found, is kept. A fetch takes far less.
+/// How long a record of a fetch, or of what one found, is kept, and at least so many times the time that a fetch may take.
 const KEPT: u64 = 10;
+const KEPT_TIMES: u64 = 3;
 /// The pauses before another process's fetch is looked at again: each twice the one before.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(64);
@@ -270,6 +271,11 @@ async fn fetch_begun(mut batch: Batch, token: u64) {
 }
 
 impl Inner {
+    /// In seconds.
+    fn kept(&self) -> u64 {
+        KEPT.max(self.settings.timeout.as_secs().saturating_add(1).saturating_mul(KEPT_TIMES))
+    }
+
     /// Begins a fetch, if nothing is known of the counter. Takes the place of another process's fetch if it must.
     fn begin(&self, key: &Hashed, token: u64, must: bool) -> Result<Begun, UpdateError> {
         // A counter that comes back has had uses before, and must not move again at once.
@@ -284,7 +290,7 @@ impl Inner {
                 Some((_, Record::Fetching { .. })) if !must => Begun::Elsewhere,
                 Some((_, Record::Fetching { .. })) | None => {
                     Record::Fetching { token }.write(key, record.state);
-                    *record.expires_at = now.as_nanos() + KEPT * SECOND;
+                    *record.expires_at = now.as_nanos() + self.kept() * SECOND;
                     Begun::Now
                 }
             }
@@ -314,7 +320,7 @@ impl Inner {
                 }
                 None if counter_is_new => {
                     Record::Absent.write(key, record.state);
-                    *record.expires_at = now.as_nanos() + KEPT * SECOND;
+                    *record.expires_at = now.as_nanos() + self.kept() * SECOND;
                 }
                 None => record.state.fill(0),
             }

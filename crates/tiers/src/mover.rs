@@ -16,6 +16,7 @@ use crate::rows::Away;
 use crate::tiered::{Inner, Tiered, add};
 use rustix::fs::{FlockOperation, flock};
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -390,14 +391,16 @@ impl Mover {
     /// Looks at all nodes: which counters are to move, and which rows are stale for good.
     fn find(&self, mut is_to_move: impl FnMut(&Hashed, Use) -> bool) -> Found {
         let (mut found, now) = (Found::default(), now_secs());
+        let mut versions: HashMap<Hashed, u32> = HashMap::new();
         let (seed, pass) = (self.inner.hot.seed(), self.inner.hot.completed_pass() as u32);
         let looked = self.inner.hot.for_each(|class, stored, entry| {
             let key = Hashed { hash: stored.bits(), class };
             if let Some((counter, record)) = Record::of_node(seed, &key, &entry.state) {
-                if let Record::Fetched { moved_at, pass: before } = record
-                    && is_saved(before, pass)
-                {
-                    found.stale.push((counter, moved_at));
+                if let Record::Fetched { moved_at, pass: before } = record {
+                    versions.insert(counter, moved_at);
+                    if is_saved(before, pass) {
+                        found.stale.push((counter, moved_at));
+                    }
                 }
                 return;
             }
@@ -415,6 +418,12 @@ impl Mover {
             tracing::debug!(%error, "not all nodes were looked at");
         }
         keep_best(&mut found.idle);
+        // A row is newer than any before it, whatever the clock did, since the newest one counts.
+        for Candidate { row, .. } in &mut found.idle {
+            if let Some(before) = versions.get(&row.key) {
+                row.moved_at = row.moved_at.max(before.saturating_add(1));
+            }
+        }
         found
     }
 

@@ -76,3 +76,20 @@ fn a_row_stays_warm_while_the_cold_level_is_away() {
     }
     (0..60).for_each(|number| assert_eq!(levels.process.hit(number), Ok(3)));
 }
+
+/// Symptom: a counter that moved to two shards within a second could come back from the older row. Cause: rows had the same
+/// second as their version, and neither was newer.
+#[test]
+fn the_row_of_a_later_move_counts_also_within_one_second() {
+    let mut levels = TwoLevels::new();
+    levels.warm.set_faults(Faults { writes: Fault::Refused, ..Faults::default() });
+    levels.age();
+    levels.warm.set_faults(Faults::default());
+    // All that is on both levels comes back, and moves again at once.
+    let both: Vec<u64> = (0..60).collect();
+    both.iter().for_each(|number| assert_eq!(levels.process.hit(*number), Ok(3)));
+    for _ in 0..5 {
+        levels.process.mover.move_idle(ALL).unwrap();
+    }
+    both.iter().for_each(|number| assert_eq!(levels.process.hit(*number), Ok(4)));
+}
