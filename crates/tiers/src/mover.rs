@@ -70,7 +70,7 @@ impl Default for MovesSettings {
     }
 }
 
-/// The thread that moves. Dropping it waits until its operation under way has ended, for [`END_MAX`] at most.
+/// The thread that moves. Dropping it waits until its operation under way has ended, for three seconds at most.
 #[derive(Debug)]
 pub struct Moves {
     stop: Option<Sender<()>>,
