@@ -1,4 +1,4 @@
-//! Pairs of measurements, without and with tiers: counters that are hot, and new ones, of which no row is there.
+//! Pairs of measurements, without and with tiers: on hot counters, and on new ones, which have no row.
 
 use super::aims::Aim;
 use super::figures::{Before, Figures};

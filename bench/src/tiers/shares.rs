@@ -71,7 +71,7 @@ pub(super) async fn measure(
     Ok(rows)
 }
 
-/// One round, on a group of which nothing is hot yet, or all that is called.
+/// One round, on a group of counters. None of them is hot yet, or all that are called are.
 async fn measured(
     plan: &Plan,
     sidecar: &Sidecar,

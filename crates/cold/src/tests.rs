@@ -49,30 +49,7 @@ async fn execute(settings: &Settings, sql: &'static str) {
     connection.close().await.unwrap();
 }
 
-/// Each scenario is a test on SQLite. On a server, which takes seconds to start, one test runs all of them.
-macro_rules! scenarios {
-    ($($module:ident::$name:ident),* $(,)?) => {
-        mod sqlite {
-            use super::*;
-
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                let server = Server::start(Kind::Sqlite).await.unwrap();
-                $module::$name(&server).await;
-            })*
-        }
-
-        async fn all(kind: Kind) {
-            let Some(server) = Server::start(kind).await else { return };
-            $(
-                println!("{}", stringify!($name));
-                $module::$name(&server).await;
-            )*
-        }
-    };
-}
-
-scenarios! {
+tidegate_sql::scenarios! {
     rows::narrow_and_wide_states_come_back,
     rows::many_keys_come_back_in_their_order,
     rows::a_row_takes_the_place_of_an_older_or_newer_one,

@@ -40,7 +40,7 @@ pub(crate) struct Write<'a> {
     now: u32,
 }
 
-/// The buckets that a transaction changes, by what has to be done.
+/// The buckets that a transaction changes: those to insert, to replace and to delete.
 #[derive(Default)]
 struct Changed {
     new: Vec<(i64, Vec<u8>)>,

@@ -278,3 +278,28 @@ fn not_run(package: &str) {
     // Not by `eprint`, which is captured.
     std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
+
+/// Tests of scenarios, which are functions of a [`Server`]. Each is a test on SQLite. On a server, which takes seconds to
+/// start, the function `all` runs all of them.
+#[macro_export]
+macro_rules! scenarios {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        mod sqlite {
+            use super::*;
+
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                let server = $crate::testing::Server::start($crate::testing::Kind::Sqlite).await;
+                $module::$name(&server.unwrap()).await;
+            })*
+        }
+
+        async fn all(kind: $crate::testing::Kind) {
+            let Some(server) = $crate::testing::Server::start(kind).await else { return };
+            $(
+                println!("{}", stringify!($name));
+                $module::$name(&server).await;
+            )*
+        }
+    };
+}

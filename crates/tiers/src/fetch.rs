@@ -5,7 +5,8 @@
 //! A counter can only have been hot meanwhile if another process has taken the record's place. So a row that comes late is
 //! never taken for the truth.
 //!
-//! All updates of a process that need a counter wait for one fetch of it, and what is asked for meanwhile goes in one query.
+//! All updates of a process that need a counter wait for one fetch of it. The next query has all counters that were asked for
+//! meanwhile.
 //! Bounds: fetches that wait, keys of a query, queries under way. Beyond them an update fails.
 
 use crate::record::{Record, record_key};
@@ -133,6 +134,25 @@ struct Batch {
     asked: Vec<Asked>,
 }
 
+impl Batch {
+    /// Begins the fetch of each counter, and ends those that need none. Returns the fetches that have begun, and those of
+    /// counters that another process fetches.
+    fn begin(mut self, token: u64, must: bool) -> (Batch, Batch) {
+        let inner = self.inner.clone();
+        let empty = || Batch { inner: inner.clone(), asked: Vec::new() };
+        let (mut begun, mut elsewhere) = (empty(), empty());
+        for asked in self.asked.drain(..) {
+            match inner.begin(&asked.key, token, must) {
+                Ok(Begun::Settled) => inner.fetches.end(&asked, Ok(())),
+                Ok(Begun::Now) => begun.asked.push(asked),
+                Ok(Begun::Elsewhere) => elsewhere.asked.push(asked),
+                Err(error) => inner.fetches.end(&asked, Err(error.into())),
+            }
+        }
+        (begun, elsewhere)
+    }
+}
+
 impl Drop for Batch {
     fn drop(&mut self) {
         for asked in self.asked.drain(..) {
@@ -141,7 +161,7 @@ impl Drop for Batch {
     }
 }
 
-/// Fetches what is asked for, as long as somebody may ask. Does not keep the store open while it waits.
+/// Fetches the counters that updates ask for, until the engine is dropped. Does not keep the store open while it waits.
 pub(crate) async fn serve(inner: Weak<Inner>) {
     let Some((asked, queries)) =
         inner.upgrade().map(|inner| (inner.fetches.asked.clone(), inner.fetches.queries.clone()))
@@ -168,19 +188,9 @@ pub(crate) async fn serve(inner: Weak<Inner>) {
 }
 
 /// Fetches a batch. Counters that another process fetches are waited for apart from the others.
-async fn fetch(mut batch: Batch) {
-    let inner = batch.inner.clone();
-    let token = inner.token();
-    let mut elsewhere = Batch { inner: inner.clone(), asked: Vec::new() };
-    let mut begun = Batch { inner: inner.clone(), asked: Vec::new() };
-    for asked in batch.asked.drain(..) {
-        match inner.begin(&asked.key, token, false) {
-            Ok(Begun::Settled) => inner.fetches.end(&asked, Ok(())),
-            Ok(Begun::Now) => begun.asked.push(asked),
-            Ok(Begun::Elsewhere) => elsewhere.asked.push(asked),
-            Err(error) => inner.fetches.end(&asked, Err(error.into())),
-        }
-    }
+async fn fetch(batch: Batch) {
+    let token = batch.inner.token();
+    let (begun, elsewhere) = batch.begin(token, false);
     if !elsewhere.asked.is_empty() {
         tokio::spawn(fetch_after_others(elsewhere));
     }
@@ -197,15 +207,8 @@ async fn fetch_after_others(mut batch: Batch) {
         // The process may have been killed, or stand still.
         let must_take_over = start.elapsed() >= inner.settings.timeout;
         let token = inner.token();
-        let mut begun = Batch { inner: inner.clone(), asked: Vec::new() };
-        for asked in std::mem::take(&mut batch.asked) {
-            match inner.begin(&asked.key, token, must_take_over) {
-                Ok(Begun::Settled) => inner.fetches.end(&asked, Ok(())),
-                Ok(Begun::Now) => begun.asked.push(asked),
-                Ok(Begun::Elsewhere) => batch.asked.push(asked),
-                Err(error) => inner.fetches.end(&asked, Err(error.into())),
-            }
-        }
+        let begun;
+        (begun, batch) = batch.begin(token, must_take_over);
         fetch_begun(begun, token).await;
     }
 }
@@ -234,9 +237,8 @@ async fn fetch_begun(mut batch: Batch, token: u64) {
     while let Some(query) = queries.join_next().await {
         // A panic is a failure of the whole batch, which ends when it is dropped.
         let Ok((shard, keys, fetched)) = query else { return };
-        match fetched {
+        match inner.noted(shard, fetched) {
             Ok(rows) => {
-                inner.note(shard, None);
                 for row in rows.into_iter().flatten() {
                     // Several shards have one only while counters move from one to the other: the newest counts.
                     let is_newer = |other: &Row| other.moved_at < row.moved_at;
@@ -245,10 +247,7 @@ async fn fetch_begun(mut batch: Batch, token: u64) {
                     }
                 }
             }
-            Err(away) => {
-                inner.note(shard, Some(away.to_string()));
-                failed.extend(keys.into_iter().map(|key| (key, away.to_string())));
-            }
+            Err(away) => failed.extend(keys.into_iter().map(|key| (key, away.to_string()))),
         }
     }
     for asked in batch.asked.drain(..) {

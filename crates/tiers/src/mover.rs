@@ -92,7 +92,7 @@ pub(crate) struct Pressure {
 }
 
 impl Pressure {
-    /// Of a store of which so many percent are taken.
+    /// The pressure on a store with so many percent of its nodes taken.
     pub(crate) fn at(percent: u64, idle: Duration) -> Pressure {
         let seconds = Duration::from_secs;
         let (idle_min, spares_single, pause) = match percent {
@@ -305,9 +305,9 @@ impl Mover {
         let room = self.room();
         let mut kept = 0;
         let found = self.find(|_, of| {
-            let is_kept = pressure.moves(of) && !room.is_for(of);
-            kept += u64::from(is_kept);
-            pressure.moves(of) && !is_kept
+            let (is_idle, has_room) = (pressure.moves(of), room.is_for(of));
+            kept += u64::from(is_idle && !has_room);
+            is_idle && has_room
         });
         add(&self.inner.tally.kept, kept);
         found

@@ -18,7 +18,7 @@ pub(crate) async fn serve(inner: Weak<Inner>, shard: usize) {
         if inner.was_heard_of(shard) {
             continue;
         }
-        let asked = inner.rows.ask(shard).await;
-        inner.note(shard, asked.err().map(|away| away.to_string()));
+        // What follows from an error is done.
+        let _ = inner.noted(shard, inner.rows.ask(shard).await);
     }
 }

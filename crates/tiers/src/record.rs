@@ -65,7 +65,7 @@ impl Record {
         Some((counter, record))
     }
 
-    /// Whether a node with this key and state is a record; of which counter, then.
+    /// The counter and the record of a node with this key and state. None if the node is no record.
     pub(crate) fn of_node(seed: u64, key: &Hashed, state: &[u64]) -> Option<(Hashed, Record)> {
         Record::read(state).filter(|(counter, _)| record_key(seed, counter) == *key)
     }

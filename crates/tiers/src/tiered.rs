@@ -278,7 +278,7 @@ impl Inner {
     }
 
     /// Notes how an operation of a shard has ended.
-    pub(crate) fn note(&self, shard: usize, failed: Option<String>) {
+    fn note(&self, shard: usize, failed: Option<String>) {
         let mut heard = self.heard();
         let Some(heard) = heard.get_mut(shard) else { return };
         if let Some(cause) = &failed {

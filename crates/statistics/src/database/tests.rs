@@ -9,32 +9,9 @@ mod sums;
 mod thinning;
 mod writers;
 
-use crate::testing::{Kind, Server};
+use crate::testing::Kind;
 
-/// Each scenario is a test on SQLite. On a server, which takes seconds to start, one test runs all of them.
-macro_rules! scenarios {
-    ($($module:ident::$name:ident),* $(,)?) => {
-        mod sqlite {
-            use super::*;
-
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                let server = Server::start(Kind::Sqlite).await.unwrap();
-                $module::$name(&server).await;
-            })*
-        }
-
-        async fn all(kind: Kind) {
-            let Some(server) = Server::start(kind).await else { return };
-            $(
-                println!("{}", stringify!($name));
-                $module::$name(&server).await;
-            )*
-        }
-    };
-}
-
-scenarios! {
+tidegate_sql::scenarios! {
     writers::eight_writers_lose_and_double_nothing,
     writers::a_part_counts_once_however_often_it_is_sent,
     writers::counts_stop_at_their_bound,

@@ -81,8 +81,8 @@ impl ColdRows {
         Ok(())
     }
 
-    /// Rows of a shard without those of which another shard has a newer one, or the same before it: a row that moves from
-    /// one to the other is in both for a moment.
+    /// The rows of a shard that count. A row that moves from one shard to another is in both for a moment: the newer one
+    /// counts, and of equal ones that of the first shard.
     fn that_count(&self, shard: usize, rows: &[Row], now: u32) -> anyhow::Result<Vec<Row>> {
         let mut counts = Vec::with_capacity(rows.len());
         for rows in rows.chunks(KEYS) {
