@@ -1,5 +1,6 @@
 //! Flags for counters that are kept in databases while they are idle.
 
+use super::authority::ServerOptions;
 use super::times;
 use super::warm::{WarmOptions, WarmPlace, is_warm};
 use crate::commands::UsageError;
@@ -88,7 +89,7 @@ pub(crate) struct ColdOptions {
 pub(crate) struct ColdPlaces {
     /// Databases with the idle counters of the data directory, as in `tidegate serve --cold`, or off to leave them out. By
     /// default the files of SQLite that its sidecar has
-    #[arg(long, value_name = "URL", value_delimiter = ' ', conflicts_with = "authority")]
+    #[arg(long, value_name = "URL", value_delimiter = ' ')]
     pub(crate) cold: Vec<String>,
 
     #[command(flatten)]
@@ -96,6 +97,17 @@ pub(crate) struct ColdPlaces {
 }
 
 impl ColdPlaces {
+    /// Refuses to name databases beside servers of shared counters, whose counters do not move.
+    pub(crate) fn check_beside(&self, servers: &ServerOptions) -> Result<(), UsageError> {
+        match servers.authority.is_some() && (!self.cold.is_empty() || self.warm.is_named()) {
+            true => Err(UsageError(
+                "--cold and --warm are of a data directory; leave them out beside --authority"
+                    .to_owned(),
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// Where idle counters of the data directory `dir` are.
     pub(crate) fn levels(&self, dir: &Path) -> anyhow::Result<ColdLevels> {
         let left = tidegate_process::cold_databases(dir);
@@ -283,6 +295,26 @@ mod tests {
         assert!(settings(&["--warm", "off"], None, false).unwrap().is_none());
         let error = settings(&["--warm", "redis://a"], None, false).unwrap_err();
         assert!(error.contains("--warm: needs a data directory"), "{error}");
+    }
+
+    #[test]
+    fn databases_are_not_named_beside_an_authority() {
+        #[derive(Parser)]
+        struct Command {
+            #[command(flatten)]
+            servers: ServerOptions,
+            #[command(flatten)]
+            cold: ColdPlaces,
+        }
+        let is_refused = |arguments: &[&str]| {
+            let all = std::iter::once(&"tidegate").chain(arguments);
+            let Command { servers, cold } = Command::try_parse_from(all).unwrap();
+            cold.check_beside(&servers).is_err()
+        };
+        let authority = ["--authority", "redis://a"];
+        assert!(is_refused(&[&authority[..], &["--cold", "data-dir"]].concat()));
+        assert!(is_refused(&[&authority[..], &["--warm", "redis://b"]].concat()));
+        assert!(!is_refused(&authority) && !is_refused(&["--cold", "data-dir"]));
     }
 
     #[test]

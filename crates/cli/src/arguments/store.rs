@@ -5,7 +5,6 @@ use super::cold::ColdPlaces;
 use super::sidecar::SidecarOptions;
 use super::statistics::database_at;
 use super::times;
-use super::warm::WarmPlace;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -156,13 +155,8 @@ pub(crate) struct InspectOptions {
     #[command(flatten)]
     pub(crate) common: CommonOptions,
 
-    /// Databases with the idle counters of the data directory, as in `tidegate serve --cold`, or off to leave them out. By
-    /// default the files of SQLite that its sidecar has
-    #[arg(long, value_name = "URL", value_delimiter = ' ')]
-    pub(crate) cold: Vec<String>,
-
     #[command(flatten)]
-    pub(crate) warm: WarmPlace,
+    pub(crate) cold: ColdPlaces,
 }
 
 #[derive(Debug, Args)]
@@ -315,13 +309,8 @@ pub(crate) struct ResetOptions {
     #[arg(long)]
     pub(crate) yes: bool,
 
-    /// Databases with the idle counters of the data directory, as in `tidegate serve --cold`, or off to leave them as they
-    /// are. By default the files of SQLite that its sidecar has
-    #[arg(long, value_name = "URL", value_delimiter = ' ')]
-    pub(crate) cold: Vec<String>,
-
     #[command(flatten)]
-    pub(crate) warm: WarmPlace,
+    pub(crate) cold: ColdPlaces,
 }
 
 #[derive(Debug, Args)]
@@ -342,19 +331,7 @@ pub(crate) struct MoveOptions {
     pub(crate) json: bool,
 
     #[command(flatten)]
-    pub(crate) cold: ColdOnly,
-}
-
-/// Databases for commands that have no servers.
-#[derive(Debug, Args)]
-pub(crate) struct ColdOnly {
-    /// Databases with the idle counters of the data directory, as in `tidegate serve --cold`. By default the files of SQLite
-    /// that its sidecar has
-    #[arg(long, value_name = "URL", value_delimiter = ' ')]
-    pub(crate) cold: Vec<String>,
-
-    #[command(flatten)]
-    pub(crate) warm: WarmPlace,
+    pub(crate) cold: ColdPlaces,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -106,6 +106,10 @@ impl WarmOptions {
 }
 
 impl WarmPlace {
+    pub(super) fn is_named(&self) -> bool {
+        self.warm.is_some()
+    }
+
     /// The server that is named, or the one that the sidecar of the data directory has left a name of.
     pub(super) fn settings(
         &self,

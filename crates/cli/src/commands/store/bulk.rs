@@ -2,7 +2,6 @@
 
 use super::cold::ColdRows;
 use super::join;
-use crate::arguments::cold::ColdPlaces;
 use crate::arguments::store::{CommonOptions, ResetOptions, SweepOptions};
 use crate::commands::UsageError;
 use crate::output::Output;
@@ -52,11 +51,7 @@ pub(crate) fn reset(options: &ResetOptions, out: &mut Output) -> anyhow::Result<
         ))
         .into());
     }
-    let rows = ColdRows::of(
-        dir,
-        &view,
-        &ColdPlaces { cold: options.cold.clone(), warm: options.warm.clone() },
-    )?;
+    let rows = ColdRows::of(dir, &view, &options.cold)?;
     let erase_rows = || rows.as_ref().map_or(Ok(0), ColdRows::erase);
     // Rows first: without their nodes, stale ones would count. And again, for what has moved down meanwhile.
     let cold = erase_rows()?;

@@ -19,6 +19,7 @@ use tidegate_tiers::look;
 const SECOND: u64 = 1_000_000_000;
 
 pub(crate) fn run(options: &ExportOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
+    options.cold.check_beside(&options.servers)?;
     let ended = match (options.servers.settings_of_one_set()?, &options.dir) {
         (Some(settings), _) => of_servers(options, &settings, out),
         (None, Some(dir)) => of_dir(options, dir, out),

@@ -5,7 +5,6 @@ mod text;
 
 use super::check_whole;
 use super::cold::{ColdRows, ShardSize};
-use crate::arguments::cold::ColdPlaces;
 use crate::arguments::store::InspectOptions;
 use crate::commands::chart::ChartStyle;
 use crate::output::Output;
@@ -17,13 +16,10 @@ use tidegate_data_dir::process_info::ProcessInfo;
 use tidegate_store::{LockHolder, Process, RangeStats, View};
 
 pub(crate) fn run(options: &InspectOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
-    let (dir, cold) = (
-        &options.common.dir,
-        ColdPlaces { cold: options.cold.clone(), warm: options.warm.clone() },
-    );
+    let dir = &options.common.dir;
     let view = View::open(dir)?;
     let charts = ChartStyle::of_terminal();
-    let rows = ColdRows::of(dir, &view, &cold)?;
+    let rows = ColdRows::of(dir, &view, &options.cold)?;
     let cold = rows.map(|rows| rows.sizes()).unwrap_or_default();
     let inspection = Inspection { cold, ..Inspection::of(dir, &view, &charts) };
     check_whole(&view)?;

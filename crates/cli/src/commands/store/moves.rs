@@ -4,7 +4,6 @@ use super::cold::ColdRows;
 use super::join;
 use super::key::KeyArgument;
 use crate::arguments::authority::ServerOptions;
-use crate::arguments::cold::ColdPlaces;
 use crate::arguments::store::{MoveOptions, Tier};
 use crate::commands::UsageError;
 use crate::output::Output;
@@ -36,8 +35,7 @@ pub(crate) fn run(options: &MoveOptions, out: &mut Output) -> anyhow::Result<Exi
     };
     let view = View::open(dir)?;
     let (seed, now) = (view.seed(), clock::now());
-    let places = ColdPlaces { cold: options.cold.cold.clone(), warm: options.cold.warm.clone() };
-    let rows = ColdRows::of(dir, &view, &places)?;
+    let rows = ColdRows::of(dir, &view, &options.cold)?;
     let Some(rows) = rows else {
         bail!(
             "{}: no counters of it are in databases; name them in --cold or --warm",

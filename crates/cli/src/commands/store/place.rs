@@ -25,6 +25,7 @@ impl Place {
         servers: &ServerOptions,
         cold: &ColdPlaces,
     ) -> anyhow::Result<Place> {
+        cold.check_beside(servers)?;
         match (servers.settings()?, dir) {
             (Some(settings), _) => {
                 let remote = Engines::connect(settings, servers.of_seconds()?)?;
