@@ -2,7 +2,7 @@
 //!
 //! | bytes | meaning |
 //! | --- | --- |
-//! | 1 | version of this format: 1 |
+//! | 1 | version of this format: 2 |
 //! | 4 | the low half of the XXH3 of everything behind it, seeded with the id of the row |
 //! | 4 | the earliest `moved_at` of the bucket |
 //! | … | counters, in ascending order of hash and class |
@@ -11,17 +11,21 @@
 //!
 //! | bytes | meaning |
 //! | --- | --- |
-//! | varint | the number of state words, times two; plus one for the class `wide` |
+//! | varint | the number of state words, times eight; plus two times the model; plus one for the class `wide` |
 //! | 16 - `b` / 8 | the hash without the whole bytes that the bucket implies, the highest byte first |
 //! | varint | `moved_at`, less the earliest one |
-//! | varint | `expires_at`, less `moved_at`; zigzag, as it can be negative |
+//! | varint | without a model: `expires_at`, less `moved_at`; zigzag, as it can be negative |
 //! | words / 2 | the form of each word, in 4 bits, the first word in the lower ones |
 //! | 0 to 8 a word | the words, the lowest byte first |
 //!
-//! A word of the form 0 to 8 has so many bytes; its leading zero bytes are left out. Many words are times, in nanoseconds since
-//! the epoch. A word of the form 9 to 15 has 1 to 7 bytes, and is the difference, in zigzag, from the last word before it that
-//! has such a form, or from `moved_at` in nanoseconds. The shorter form is used: a counter of a fixed window has 36 bytes
-//! instead of 41.
+//! Counters of one limit often end together, and their windows began together. So a counter may have a *model*: one of the
+//! last three counters before it that ended at different times, which ends when this one does. 1 is the one used last, 0 is
+//! none.
+//!
+//! A word of the form 0 to 6, or 8, has so many bytes; its leading zero bytes are left out. One of the form 7 has no bytes, and
+//! is that of the model. Many words are times, in nanoseconds since the epoch. A word of the form 9 to 15 has 1 to 7 bytes, and
+//! is the difference, in zigzag, from the last time before it, or from `moved_at` in nanoseconds. The shortest form is used:
+//! a counter of a fixed window has 19 to 21 bytes beside others of its limit, in place of 41.
 //!
 //! Other numbers are little-endian, and varints are LEB128. Zero words at the end of a state are left out.
 //!
@@ -32,11 +36,15 @@ use smallvec::SmallVec;
 use tidegate_store::{Class, Hashed};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Version and checksum.
 const HEADER_BYTES: usize = 5;
+/// The form of a word that is the model's.
+const SAME: u8 = 7;
 /// Forms of words above this one are differences.
 const DIFFERENCE: u8 = 8;
+/// The counters that may be a model.
+const MODELS: usize = 3;
 
 /// What is wrong with the bytes of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -104,8 +112,11 @@ pub(crate) fn encode(place: Place, rows: &[Row]) -> Vec<u8> {
     bytes.extend_from_slice(&[0; 4]);
     let base = rows.iter().map(|row| row.moved_at).min().unwrap_or(0);
     bytes.extend_from_slice(&base.to_le_bytes());
-    for row in rows {
-        encode_row(&mut bytes, place, base, row);
+    let mut models = Models::default();
+    for (index, row) in rows.iter().enumerate() {
+        let number = models.ending_at(row.expires_at);
+        encode_row(&mut bytes, place, base, row, (number, models.get(number, rows)));
+        models.add(row.expires_at, index);
     }
     let sum = checksum(place.id, bytes.get(HEADER_BYTES..).unwrap_or_default());
     if let Some(place) = bytes.get_mut(1..HEADER_BYTES) {
@@ -114,23 +125,61 @@ pub(crate) fn encode(place: Place, rows: &[Row]) -> Vec<u8> {
     bytes
 }
 
-fn encode_row(bytes: &mut Vec<u8>, place: Place, base: u32, row: &Row) {
+/// `model` is the number of the model, and its row, if there is one.
+fn encode_row(
+    bytes: &mut Vec<u8>,
+    place: Place,
+    base: u32,
+    row: &Row,
+    (number, model): (u64, Option<&Row>),
+) {
     let words = row.state.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
     let words = row.state.get(..words).unwrap_or_default();
     let class = u64::from(row.key.class == Class::Wide);
-    push_varint(bytes, 2 * words.len() as u64 + class);
+    push_varint(bytes, 8 * words.len() as u64 + 2 * number + class);
     let hash = row.key.hash.to_be_bytes();
     bytes.extend_from_slice(hash.get(place.implied_bytes()..).unwrap_or_default());
     push_varint(bytes, u64::from(row.moved_at - base));
-    push_varint(bytes, zigzag(i64::from(row.expires_at) - i64::from(row.moved_at)));
+    if model.is_none() {
+        push_varint(bytes, zigzag(i64::from(row.expires_at) - i64::from(row.moved_at)));
+    }
+    let like = model.map_or(&[][..], |model| &model.state);
     let mut near = nanos(row.moved_at);
-    let words: SmallVec<[Word; 4]> = words.iter().map(|word| Word::of(*word, &mut near)).collect();
+    let forms = words.iter().enumerate();
+    let words: SmallVec<[Word; 4]> =
+        forms.map(|(index, word)| Word::of(*word, like.get(index), &mut near)).collect();
     for pair in words.chunks(2) {
         bytes.push(pair.iter().rev().fold(0, |forms, word| forms << 4 | word.form));
     }
     for Word { form, number } in words {
         let length = usize::from(bytes_of_form(form));
         bytes.extend_from_slice(number.to_le_bytes().get(..length).unwrap_or_default());
+    }
+}
+
+/// The rows that may be the model of the next one, the last one first: when they end, each at another time, and their indices.
+#[derive(Default)]
+struct Models(SmallVec<[(u32, usize); MODELS + 1]>);
+
+impl Models {
+    /// The number of the model that ends then, or 0.
+    fn ending_at(&self, expires_at: u32) -> u64 {
+        let found = self.0.iter().position(|(end, _)| *end == expires_at);
+        found.map_or(0, |index| index as u64 + 1)
+    }
+
+    /// None for 0, and for a number without a row.
+    fn get<'r>(&self, number: u64, rows: &'r [Row]) -> Option<&'r Row> {
+        let place = usize::try_from(number).ok()?.checked_sub(1)?;
+        let (_, index) = self.0.get(place)?;
+        rows.get(*index)
+    }
+
+    /// A row comes after these.
+    fn add(&mut self, expires_at: u32, index: usize) {
+        self.0.retain(|(end, _)| *end != expires_at);
+        self.0.insert(0, (expires_at, index));
+        self.0.truncate(MODELS);
     }
 }
 
@@ -141,30 +190,51 @@ struct Word {
 }
 
 impl Word {
-    /// `near` is what a time is compared with: the last one.
-    fn of(word: u64, near: &mut u64) -> Word {
+    /// `model` is the same word of the model, if there is one. `near` is what a time is compared with: the last one.
+    fn of(word: u64, model: Option<&u64>, near: &mut u64) -> Word {
         let difference = zigzag(word.wrapping_sub(*near).cast_signed());
         let (plain, apart) = (length(word), length(difference).max(1));
-        if apart < plain {
+        if word != 0 && model == Some(&word) {
+            note_time(word, near);
+            Word { form: SAME, number: 0 }
+        } else if apart < plain {
             *near = word;
             Word { form: DIFFERENCE + apart, number: difference }
         } else {
-            Word { form: plain, number: word }
+            Word { form: if plain == SAME { 8 } else { plain }, number: word }
         }
     }
 
-    fn word(self, near: &mut u64) -> u64 {
-        if self.form > DIFFERENCE {
-            *near = near.wrapping_add(unzigzag(self.number).cast_unsigned());
-            *near
-        } else {
-            self.number
+    /// None if the model has no such word.
+    fn word(self, model: Option<&u64>, near: &mut u64) -> Option<u64> {
+        match self.form {
+            SAME => {
+                let word = *model?;
+                note_time(word, near);
+                Some(word)
+            }
+            ..=DIFFERENCE => Some(self.number),
+            _ => {
+                *near = near.wrapping_add(unzigzag(self.number).cast_unsigned());
+                Some(*near)
+            }
         }
     }
 }
 
+/// A word of the model is a time if it has eight bytes: those since 1972 have.
+fn note_time(word: u64, near: &mut u64) {
+    if length(word) == 8 {
+        *near = word;
+    }
+}
+
 fn bytes_of_form(form: u8) -> u8 {
-    if form > DIFFERENCE { form - DIFFERENCE } else { form }
+    match form {
+        SAME => 0,
+        ..=DIFFERENCE => form,
+        _ => form - DIFFERENCE,
+    }
 }
 
 /// At most 2^62.
@@ -189,36 +259,56 @@ pub(crate) fn decode(place: Place, bytes: &[u8]) -> Result<Vec<Row>, Flaw> {
 fn decode_rows(place: Place, bytes: &[u8]) -> Result<Vec<Row>, Flaw> {
     let mut reader = Reader(bytes);
     let base = u32::from_le_bytes(reader.array()?);
-    let mut rows: Vec<Row> = Vec::new();
+    let (mut rows, mut models): (Vec<Row>, _) = (Vec::new(), Models::default());
     while !reader.0.is_empty() {
-        let row = decode_row(&mut reader, place, base)?;
+        let model = |number| models.get(number, &rows);
+        let row = decode_row(&mut reader, place, base, model)?;
         if rows.last().is_some_and(|last| last.key >= row.key) || !place.has(row.key.hash) {
             return Err(Flaw::Order);
         }
+        models.add(row.expires_at, rows.len());
         rows.push(row);
     }
     Ok(rows)
 }
 
-fn decode_row(reader: &mut Reader<'_>, place: Place, base: u32) -> Result<Row, Flaw> {
+/// `model` finds the row of a number.
+fn decode_row<'r>(
+    reader: &mut Reader<'_>,
+    place: Place,
+    base: u32,
+    model: impl FnOnce(u64) -> Option<&'r Row>,
+) -> Result<Row, Flaw> {
     let head = reader.varint()?;
     let class = if head % 2 == 0 { Class::Narrow } else { Class::Wide };
-    let words = usize::try_from(head / 2).map_err(|_| Flaw::Range)?;
+    let words = usize::try_from(head / 8).map_err(|_| Flaw::Range)?;
+    let model = match head / 2 % 4 {
+        0 => None,
+        number => Some(model(number).ok_or(Flaw::Range)?),
+    };
     let tail = reader.take(16 - place.implied_bytes())?;
     let tail = tail.iter().fold(0_u128, |tail, byte| tail << 8 | u128::from(*byte));
     let key = Hashed { hash: place.implied() | tail, class };
     let later = u32::try_from(reader.varint()?).map_err(|_| Flaw::Range)?;
     let moved_at = base.checked_add(later).ok_or(Flaw::Range)?;
-    let expires_at = i64::from(moved_at).checked_add(unzigzag(reader.varint()?));
-    let expires_at = expires_at.and_then(|at| u32::try_from(at).ok()).ok_or(Flaw::Range)?;
+    let expires_at = match model {
+        Some(model) => model.expires_at,
+        None => {
+            let expires_at = i64::from(moved_at).checked_add(unzigzag(reader.varint()?));
+            expires_at.and_then(|at| u32::try_from(at).ok()).ok_or(Flaw::Range)?
+        }
+    };
     // The forms are there before memory for their words is taken: half a byte for each 8 bytes.
     let forms = reader.take(words.div_ceil(2))?;
+    let forms = forms.iter().flat_map(|pair| [pair & 15, pair >> 4]).take(words);
+    let like = model.map_or(&[][..], |model| &model.state);
     let mut state = SmallVec::with_capacity(words);
     let mut near = nanos(moved_at);
-    for form in forms.iter().flat_map(|pair| [pair & 15, pair >> 4]).take(words) {
+    for (index, form) in forms.enumerate() {
         let bytes = reader.take(usize::from(bytes_of_form(form)))?;
         let number = bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
-        state.push(Word { form, number }.word(&mut near));
+        let word = Word { form, number }.word(like.get(index), &mut near);
+        state.push(word.ok_or(Flaw::Range)?);
     }
     Ok(Row { key, state, expires_at, moved_at })
 }
