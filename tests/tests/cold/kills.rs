@@ -23,10 +23,11 @@ enum Victim {
     SupervisorOrWorker,
 }
 
-fn kills() -> anyhow::Result<u32> {
+/// How many times something is killed, if nothing else is asked for.
+pub(crate) fn kills(usual: u32) -> anyhow::Result<u32> {
     match std::env::var("TIDEGATE_KILLS") {
         Ok(kills) => Ok(kills.parse()?),
-        Err(_) => Ok(KILLS),
+        Err(_) => Ok(usual),
     }
 }
 
@@ -37,7 +38,7 @@ async fn kill_again_and_again(
     mut decided: watch::Receiver<u64>,
 ) -> anyhow::Result<Moved> {
     let mut all = Moved::default();
-    for number in 0..kills()? {
+    for number in 0..kills(KILLS)? {
         let more = DECISIONS + u64::from(number.wrapping_mul(2_654_435_761) % 400);
         let enough = *decided.borrow_and_update() + more;
         let deciding = decided.wait_for(|decided| *decided >= enough);
@@ -75,7 +76,7 @@ async fn kills_lose_no_hit(kind: Kind, victim: Victim, flags: &[&str]) -> anyhow
     crowd.sweep().await?;
     println!(
         "{kind:?}, {victim:?}: {} kills, {:?}, {moved:?}, {:?}",
-        kills()?,
+        kills(KILLS)?,
         crowd.calls(),
         began.elapsed()
     );

@@ -60,6 +60,15 @@ impl Scene {
         Ok(Scene { sidecar, dir })
     }
 
+    /// Starts one that has no databases yet.
+    pub(crate) async fn start_without(flags: &[&str]) -> anyhow::Result<Scene> {
+        let dir = Arc::new(TempDir::new()?);
+        let limits = dir.path().join("limits.yaml");
+        std::fs::write(&limits, limits_text())?;
+        let sidecar = Sidecar::start_with(dir.path(), &limits, flags).await?;
+        Ok(Scene { sidecar, dir })
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -175,16 +184,17 @@ pub(crate) async fn database(kind: Kind) -> Option<(Server, Vec<String>)> {
 }
 
 fn with_usual<'f>(urls: &'f [String], flags: &[&'f str]) -> Vec<&'f str> {
-    let mut all = vec!["--cold-idle", "1s", "--cold-capacity", "100000"];
-    // Stale rows go once two snapshots have their counters.
-    all.extend(["--sync-interval", "100ms"]);
-    urls.iter().for_each(|url| all.extend(["--cold", url]));
-    if !flags.contains(&"--cold-timeout") {
+    let usual = [
+        ["--cold-idle", "1s"],
+        ["--cold-capacity", "100000"],
+        // Stale rows go once two snapshots have their counters.
+        ["--sync-interval", "100ms"],
         // A busy machine may take long, and nobody waits for a process that was killed.
-        all.extend(["--cold-timeout", "30s"]);
-    }
-    all.extend(flags);
-    all
+        ["--cold-timeout", "30s"],
+    ];
+    let usual = usual.iter().filter(|[flag, _]| !flags.contains(flag)).flatten();
+    let urls = urls.iter().flat_map(|url| ["--cold", url]);
+    usual.copied().chain(urls).chain(flags.iter().copied()).collect()
 }
 
 fn value(page: &str, name: &str) -> anyhow::Result<u64> {

@@ -3,10 +3,11 @@
 //! Each counter belongs to one client, which asks about it once at a time. So every answer is known beforehand: whether the
 //! hits are allowed, and how many remain. A call that was lost may have counted or not; the next answer tells.
 
-use crate::scene::RULES;
+use crate::scene::{RULES, Rule};
 use anyhow::{Context, bail, ensure};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tidegate_tests::rls::{Rls, request};
 use tidegate_tests::wait;
@@ -20,18 +21,35 @@ const SWEPT: usize = 8;
 /// One of so many counters is used up.
 const USED_UP: usize = 50;
 
-/// A counter, and between which bounds its count is.
+/// A counter, and between which bounds its count is. There may be many millions, so these are small numbers.
 #[derive(Debug, Clone, Copy)]
 struct Counter {
-    rule: usize,
     number: u32,
-    low: u32,
-    high: u32,
+    rule: u8,
+    low: u8,
+    high: u8,
 }
 
 impl Counter {
+    fn rule(&self) -> &'static Rule {
+        &RULES[usize::from(self.rule)]
+    }
+
     fn limit(&self) -> u32 {
-        RULES[self.rule].limit
+        self.rule().limit
+    }
+
+    fn low(&self) -> u32 {
+        self.low.into()
+    }
+
+    fn high(&self) -> u32 {
+        self.high.into()
+    }
+
+    /// It is between these bounds now, of which no limit is larger.
+    fn set(&mut self, low: u32, high: u32) {
+        (self.low, self.high) = (low as u8, high as u8);
     }
 }
 
@@ -45,6 +63,18 @@ pub(crate) enum Weather {
     Kills,
     /// Databases may be away: a call may be denied whatever its counters are.
     Away,
+    /// Both.
+    KillsAndAway,
+}
+
+impl Weather {
+    fn kills(self) -> bool {
+        matches!(self, Weather::Kills | Weather::KillsAndAway)
+    }
+
+    fn is_away(self) -> bool {
+        matches!(self, Weather::Away | Weather::KillsAndAway)
+    }
 }
 
 /// What became of calls.
@@ -80,6 +110,8 @@ pub(crate) struct Client {
     dir: PathBuf,
     rls: Rls,
     counters: Vec<Counter>,
+    /// The indices of those that hits were asked of.
+    asked: BTreeSet<usize>,
     random: Xoshiro256PlusPlus,
     weather: Weather,
     calls: Calls,
@@ -93,8 +125,8 @@ impl Client {
         weather: Weather,
     ) -> anyhow::Result<Client> {
         let random = Xoshiro256PlusPlus::seed_from_u64(seed);
-        let rls = Rls::at(dir).await?;
-        Ok(Client { dir: dir.to_owned(), rls, counters, random, weather, calls: Calls::default() })
+        let (dir, rls, asked) = (dir.to_owned(), Rls::at(dir).await?, BTreeSet::new());
+        Ok(Client { dir, rls, counters, asked, random, weather, calls: Calls::default() })
     }
 
     /// One of so many, the first ones most often (Zipf's law with exponent 1).
@@ -118,26 +150,25 @@ impl Client {
     /// Takes hits from each of these counters, or from none.
     async fn ask(&mut self, about: Vec<usize>, hits: u32) -> anyhow::Result<()> {
         let counters: Vec<Counter> = about.iter().map(|index| self.counters[*index]).collect();
+        self.asked.extend(&about);
         let mut asked = ask_about(&counters);
         asked.hits_addend = hits;
         let answer = match self.call(asked).await {
             Ok(answer) => answer,
-            Err(failed) if self.weather == Weather::Kills => {
+            // What is in memory stays there while nothing can move.
+            Err(failed) if self.weather.is_away() && failed.code() == Status::ResourceExhausted => {
+                self.calls.again += 1;
+                return Ok(());
+            }
+            Err(failed) if self.weather.kills() => {
                 self.calls.lost += 1;
                 for index in &about {
                     let counter = &mut self.counters[*index];
-                    counter.high = (counter.high + hits).min(counter.limit());
+                    counter.set(counter.low(), (counter.high() + hits).min(counter.limit()));
                 }
                 // Shown if the test fails.
                 println!("lost: {}", failed.message());
                 return self.connect_again().await;
-            }
-            // What is in memory stays there while nothing can move.
-            Err(failed)
-                if self.weather == Weather::Away && failed.code() == Status::ResourceExhausted =>
-            {
-                self.calls.again += 1;
-                return Ok(());
             }
             Err(failed) => bail!("{counters:?}: {failed}"),
         };
@@ -145,7 +176,7 @@ impl Client {
         let after = judged.with_context(|| format!("{hits} of {counters:?}: {answer:?}"))?;
         for (index, count) in about.iter().zip(after) {
             let Some(count) = count else { continue };
-            (self.counters[*index].low, self.counters[*index].high) = (count, count);
+            self.counters[*index].set(count, count);
         }
         Ok(())
     }
@@ -159,8 +190,8 @@ impl Client {
     ) -> anyhow::Result<Vec<Option<u32>>> {
         ensure!(answer.statuses.len() == counters.len(), "so many statuses");
         let is_allowed = answer.overall_code() == Code::Ok;
-        let must_deny = counters.iter().any(|counter| counter.low + hits > counter.limit());
-        let may_deny = counters.iter().any(|counter| counter.high + hits > counter.limit());
+        let must_deny = counters.iter().any(|counter| counter.low() + hits > counter.limit());
+        let may_deny = counters.iter().any(|counter| counter.high() + hits > counter.limit());
         ensure!(!(is_allowed && must_deny), "more was allowed than the limit");
         if !is_allowed && self.weather != Weather::Fair {
             self.calls.denied += 1;
@@ -172,7 +203,7 @@ impl Client {
         let mut after = Vec::new();
         for (counter, status) in counters.iter().zip(&answer.statuses) {
             let count = counter.limit().checked_sub(status.limit_remaining).context("a rest")?;
-            let is_known = (counter.low + taken..=counter.high + taken).contains(&count);
+            let is_known = (counter.low() + taken..=counter.high() + taken).contains(&count);
             ensure!(is_known, "{count} is counted of {counter:?}");
             after.push(Some(count));
         }
@@ -218,20 +249,22 @@ impl Client {
     /// Uses up some counters hit by hit, and one hit more of each.
     async fn use_up(&mut self) -> anyhow::Result<()> {
         for index in (0..self.counters.len()).step_by(USED_UP) {
-            for _ in self.counters[index].low..=self.counters[index].limit() {
+            for _ in self.counters[index].low()..=self.counters[index].limit() {
                 self.ask(vec![index], 1).await?;
             }
-            let Counter { low, high, .. } = self.counters[index];
-            ensure!((low, high) == (self.counters[index].limit(), low), "not used up");
+            let counter = self.counters[index];
+            ensure!([counter.low(), counter.high()] == [counter.limit(); 2], "not used up");
         }
         Ok(())
     }
 
-    /// Reads every count, which must be the twin's.
-    async fn sweep(&mut self) -> anyhow::Result<()> {
-        for first in (0..self.counters.len()).step_by(SWEPT) {
-            let swept = first..(first + SWEPT).min(self.counters.len());
-            let counters = self.counters[swept].to_vec();
+    /// Reads the counts of all that were asked for, and of one in so many others, which must be the twin's.
+    async fn sweep(&mut self, one_in: usize) -> anyhow::Result<()> {
+        let others = (0..self.counters.len()).step_by(one_in);
+        let swept: BTreeSet<usize> = others.chain(self.asked.iter().copied()).collect();
+        let swept: Vec<usize> = swept.into_iter().collect();
+        for swept in swept.chunks(SWEPT) {
+            let counters: Vec<Counter> = swept.iter().map(|index| self.counters[*index]).collect();
             let mut asked = ask_about(&counters);
             asked.descriptors.iter_mut().for_each(|descriptor| descriptor.hits_addend = Some(0));
             let answer = self.call(asked).await?;
@@ -239,7 +272,7 @@ impl Client {
             for (counter, status) in counters.iter().zip(&answer.statuses) {
                 let count = counter.limit().checked_sub(status.limit_remaining);
                 let count = count.with_context(|| format!("{counter:?}: {status:?}"))?;
-                let is_known = (counter.low..=counter.high).contains(&count);
+                let is_known = (counter.low()..=counter.high()).contains(&count);
                 ensure!(is_known, "{count} is counted of {counter:?} at the end");
             }
         }
@@ -247,11 +280,16 @@ impl Client {
     }
 }
 
+/// The rule of a narrow counter.
+pub(crate) fn narrow_rule(number: u32) -> usize {
+    number as usize % (RULES.len() - 1)
+}
+
 /// Whether a refusal ends soon.
 fn is_for_now(status: &Failed, weather: Weather) -> bool {
     match status.code() {
         Status::Aborted => true,
-        Status::ResourceExhausted => weather != Weather::Away,
+        Status::ResourceExhausted => !weather.is_away(),
         _ => false,
     }
 }
@@ -260,7 +298,7 @@ fn is_for_now(status: &Failed, weather: Weather) -> bool {
 fn ask_about(counters: &[Counter]) -> RateLimitRequest {
     let values: Vec<String> = counters.iter().map(|counter| counter.number.to_string()).collect();
     let of = counters.iter().zip(&values);
-    let about: Vec<(&str, &str)> = of.map(|(of, value)| (RULES[of.rule].key, &**value)).collect();
+    let about: Vec<(&str, &str)> = of.map(|(of, value)| (of.rule().key, &**value)).collect();
     request("test", &about)
 }
 
@@ -277,12 +315,25 @@ impl Crowd {
         (narrow, wide): (u32, u32),
         weather: Weather,
     ) -> anyhow::Result<Crowd> {
-        let rules = RULES.len() as u32 - 1;
-        let narrow = (0..narrow).map(|number| ((number % rules) as usize, number));
+        let narrow = (0..narrow).map(|number| (narrow_rule(number), number));
         let wide = (0..wide).map(|number| (crate::scene::WIDE, number));
-        let counter = |(rule, number)| Counter { rule, number, low: 0, high: 0 };
+        Crowd::connect_counted(dir, clients, narrow.chain(wide), |_, _| 0, weather).await
+    }
+
+    /// Clients that share these counters, each by its rule and its number, of which so many hits are counted already.
+    pub(crate) async fn connect_counted(
+        dir: &Path,
+        clients: u32,
+        counters: impl Iterator<Item = (usize, u32)>,
+        counted: impl Fn(usize, u32) -> u32,
+        weather: Weather,
+    ) -> anyhow::Result<Crowd> {
+        let counter = |(rule, number)| {
+            let count = counted(rule, number) as u8;
+            Counter { number, rule: rule as u8, low: count, high: count }
+        };
         // Wide ones among the others.
-        let mut all: Vec<Counter> = narrow.chain(wide).map(counter).collect();
+        let mut all: Vec<Counter> = counters.map(counter).collect();
         all.sort_by_key(|counter| counter.number.wrapping_mul(2_654_435_761));
         let mut crowd = Crowd { clients: Vec::new() };
         for number in 0..clients {
@@ -337,8 +388,13 @@ impl Crowd {
 
     /// Checks the count of each counter.
     pub(crate) async fn sweep(&mut self) -> anyhow::Result<()> {
-        self.each(|mut client| async move {
-            client.sweep().await?;
+        self.sweep_one_in(1).await
+    }
+
+    /// Checks the count of each counter that was asked for, and of one in so many others.
+    pub(crate) async fn sweep_one_in(&mut self, others: usize) -> anyhow::Result<()> {
+        self.each(move |mut client| async move {
+            client.sweep(others).await?;
             Ok(client)
         })
         .await
