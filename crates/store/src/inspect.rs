@@ -24,6 +24,7 @@ use crate::format::{Access, Class, FileSet, Geometry, Key, Role, StoredKey, io_e
 use crate::memory::sync::get;
 use crate::memory::{KeyNode, Memory};
 use crate::open::segment::{self, Segment};
+use crate::shared_words::SharedWords;
 use crate::snapshot::{SNAPSHOT_DIR, Snapshot};
 use crate::writers::{Stats, restore};
 
@@ -95,6 +96,17 @@ impl View {
     #[must_use]
     pub fn memory_files(&self) -> Option<Vec<PathBuf>> {
         Some(self.live.as_ref()?.paths().map(Path::to_owned).collect())
+    }
+
+    /// What words that the processes of the cluster have in common are now: see
+    /// [`Cluster::shared_words`](crate::Cluster::shared_words). None if there are none of this name, or this is a view of
+    /// the snapshot.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses the file.
+    pub fn shared_words(&self, name: &str) -> Result<Option<Vec<u64>>, OpenError> {
+        self.live.as_ref().map_or(Ok(None), |files| SharedWords::read(&files.dir, name))
     }
 
     /// Whether a process has the cluster open in memory that cannot be seen from here, in another container

@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::error::OpenError;
+use crate::format::files::if_found;
 use crate::format::{Access, WORD_BYTES, io_error};
 use crate::memory::Region;
 use crate::memory::region::prefetch;
@@ -62,6 +63,14 @@ impl SharedWords {
         Ok(Self { region: region.map_err(io_error("map the file", &path))?, words })
     }
 
+    /// What the words of the file `name` of the directory `dir` are now, if there is one.
+    pub(crate) fn read(dir: &Path, name: &str) -> Result<Option<Vec<u64>>, OpenError> {
+        let path = dir.join(name);
+        let bytes = if_found(fs::read(&path), "read the file", &path)?;
+        let word = |bytes: &[u8; WORD_BYTES as usize]| u64::from_ne_bytes(*bytes);
+        Ok(bytes.map(|bytes| bytes.as_chunks().0.iter().map(word).collect()))
+    }
+
     /// How many there are. A process that finds the file has as many as the one that made it asked for.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -95,6 +104,12 @@ impl SharedWords {
     #[inline]
     pub fn set_bits(&self, index: usize, bits: u64) {
         self.word(index).fetch_or(bits, Ordering::AcqRel);
+    }
+
+    /// Adds to a word.
+    #[inline]
+    pub fn add(&self, index: usize, more: u64) {
+        self.word(index).fetch_add(more, Ordering::Relaxed);
     }
 
     /// Sets a word if it is `current`. Returns whether it was.

@@ -5,7 +5,8 @@
 
 use crate::mover::{LEFT_MIN, ROWS, now_secs};
 use crate::rows::Away;
-use crate::tiered::{Inner, add};
+use crate::tally::add;
+use crate::tiered::Inner;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tidegate_cold::{Cursor, Row};

@@ -10,7 +10,8 @@
 //! Bounds: fetches that wait, keys of a query, queries under way. Beyond them an update fails.
 
 use crate::record::{Record, record_key};
-use crate::tiered::{Inner, add};
+use crate::tally::add;
+use crate::tiered::Inner;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};

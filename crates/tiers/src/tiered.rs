@@ -10,6 +10,8 @@ use crate::heat::Heat;
 use crate::probe;
 use crate::record::{Record, record_key};
 use crate::rows::{Away, Rows};
+use crate::tally::{Counts, Tally, add};
+use crate::totals::{self, Totals};
 use smallvec::SmallVec;
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -58,46 +60,6 @@ impl Default for Settings {
     }
 }
 
-/// What happened since the start, in this process.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Counters that moved to a database.
-    pub moved_down: u64,
-    /// Rows that went on to a colder database.
-    pub moved_on: u64,
-    /// Counters that came back.
-    pub fetched: u64,
-    /// Look-ups that found no row.
-    pub fetched_in_vain: u64,
-    /// New counters that needed no look-up.
-    pub spared: u64,
-    /// Operations of a database that failed.
-    pub failed: u64,
-    /// Counters that were decided without their rows.
-    pub without_row: u64,
-    /// Stale rows that were removed.
-    pub removed: u64,
-    /// Times that a counter stayed in memory, since the databases have as many as they may.
-    pub kept: u64,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) moved_down: AtomicU64,
-    pub(crate) moved_on: AtomicU64,
-    pub(crate) fetched: AtomicU64,
-    pub(crate) fetched_in_vain: AtomicU64,
-    pub(crate) spared: AtomicU64,
-    pub(crate) failed: AtomicU64,
-    pub(crate) without_row: AtomicU64,
-    pub(crate) removed: AtomicU64,
-    pub(crate) kept: AtomicU64,
-}
-
-pub(crate) fn add(count: &AtomicU64, more: u64) {
-    count.fetch_add(more, Ordering::Relaxed);
-}
-
 /// What requests, fetches and moves have in common.
 pub(crate) struct Inner {
     pub(crate) hot: Arc<Cluster>,
@@ -107,6 +69,9 @@ pub(crate) struct Inner {
     pub(crate) rows: Arc<dyn Rows>,
     pub(crate) settings: Settings,
     pub(crate) tally: Tally,
+    pub(crate) totals: Totals,
+    /// What was added to the totals.
+    pub(crate) added: Mutex<Counts>,
     pub(crate) fetches: Fetches,
     /// What is known of each shard.
     heard: Mutex<Vec<Heard>>,
@@ -184,6 +149,8 @@ impl Tiered {
             rows,
             settings,
             tally: Tally::default(),
+            totals: Totals::over(|name, words| hot.shared_words(name, words))?,
+            added: Mutex::default(),
             fetches: Fetches::default(),
             tokens: AtomicU64::new(RandomState::new().hash_one("token")),
             hot,
@@ -194,6 +161,7 @@ impl Tiered {
             .enable_all()
             .build()?;
         runtime.spawn(fetch::serve(Arc::downgrade(&inner)));
+        runtime.spawn(totals::serve(Arc::downgrade(&inner)));
         for shard in 0..inner.filters.len() {
             runtime.spawn(probe::serve(Arc::downgrade(&inner), shard));
         }
@@ -208,29 +176,7 @@ impl Tiered {
 
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Tally {
-            moved_down,
-            moved_on,
-            fetched,
-            fetched_in_vain,
-            spared,
-            failed,
-            without_row,
-            removed,
-            kept,
-        } = &self.inner.tally;
-        Counts {
-            moved_down: read(moved_down),
-            moved_on: read(moved_on),
-            fetched: read(fetched),
-            fetched_in_vain: read(fetched_in_vain),
-            spared: read(spared),
-            failed: read(failed),
-            without_row: read(without_row),
-            removed: read(removed),
-            kept: read(kept),
-        }
+        self.inner.tally.counts()
     }
 
     /// Why a database does not answer, if one does not.
@@ -257,6 +203,7 @@ impl Drop for Tiered {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
+        self.inner.add_to_totals();
     }
 }
 

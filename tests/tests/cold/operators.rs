@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use tidegate_sql::testing::Kind;
 use tidegate_tests::rls::Rls;
 use tidegate_tests::sidecar::FREE_AND_COUNTED;
-use tidegate_tests::{artifacts, client, command};
+use tidegate_tests::{artifacts, client, command, wait};
 use tokio::process::Command;
 
 /// The database is away: the health check says so until it is back, whether anybody asks for a counter or not.
@@ -50,6 +50,42 @@ async fn the_health_check_says_that_a_database_does_not_answer() -> anyhow::Resu
     Ok(())
 }
 
+#[tokio::test]
+async fn an_inspection_says_what_is_done_with_cold_counters() -> anyhow::Result<()> {
+    let Some((_server, urls)) = database(Kind::Sqlite).await else { return Ok(()) };
+    let scene = Scene::start(&urls, &["--capacity", "1000"]).await?;
+    let rls = Rls::at(scene.dir()).await?;
+    for value in ["a", "b", "c"] {
+        for _ in 0..2 {
+            rls.ask(&[("day", value)]).await?;
+        }
+    }
+    scene.until_moved("all to have moved", |moved| moved.moved == 3).await?;
+    rls.ask(&[("day", "a")]).await?;
+    let inspect = async |flags: &[&str]| {
+        let mut inspect = Command::new(artifacts::sidecar()?);
+        inspect.args(["store", "inspect"]).arg(scene.dir().join("data")).args(flags);
+        let ran = command::run(inspect).await?;
+        ensure!(ran.code == Some(0) && ran.err.is_empty(), "{ran:?}");
+        anyhow::Ok(ran)
+    };
+    // What a process does is added once a second.
+    let counted = wait::until("the totals", wait::SOON, async || {
+        let found = inspect(&["--json"]).await.ok()?.json().ok()?;
+        let counts = &found["cold_counts"]["counts"];
+        // The one that came back may have moved again.
+        let has =
+            |name: &str, least: u64| counts[name].as_u64().is_some_and(|count| count >= least);
+        (has("moved_down", 3) && has("fetched", 1) && has("spared", 3)).then_some(())
+    });
+    counted.await?;
+    let text = inspect(&[]).await?.out;
+    for words in ["moved down", "Idle counters that moved to a database"] {
+        ensure!(text.contains(words), "{words:?} is not in\n{text}");
+    }
+    Ok(())
+}
+
 async fn serve(dir: &TempDir, flags: &[&str]) -> anyhow::Result<command::Ran> {
     let limits = dir.path().join("limits.yaml");
     std::fs::write(&limits, FREE_AND_COUNTED)?;
@@ -75,6 +111,7 @@ async fn mistakes_on_the_command_line_say_what_to_do() -> anyhow::Result<()> {
             "--cold: needs a data directory; --data-dir is off",
         ),
         (&["--cold", "redis://127.0.0.1"], "sqlite:, postgres:// or mysql://"),
+        (&["--cold", "sqlite:///tmp/a?mode=rwc"], "a file takes no options"),
         (&["--cold", "data-dir", "--cold", "off"], "--cold: off stands alone"),
         (&["--cold", "data-dir", "--cold", "data-dir"], "name it once"),
         (&["--cold", "data-dir", "--cold-idle", "1ms"], "--cold-idle"),

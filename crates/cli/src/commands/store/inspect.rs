@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::time::UNIX_EPOCH;
 use tidegate_data_dir::process_info::ProcessInfo;
 use tidegate_store::{LockHolder, Process, RangeStats, View};
+use tidegate_tiers::{Activity, Counts, Lately, activity};
 
 pub(crate) fn run(options: &InspectOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
     let dir = &options.common.dir;
@@ -21,7 +22,8 @@ pub(crate) fn run(options: &InspectOptions, out: &mut Output) -> anyhow::Result<
     let charts = ChartStyle::of_terminal();
     let rows = ColdRows::of(dir, &view, &options.cold)?;
     let cold = rows.map(|rows| rows.sizes()).unwrap_or_default();
-    let inspection = Inspection { cold, ..Inspection::of(dir, &view, &charts) };
+    let activity = activity(&view)?;
+    let inspection = Inspection { cold, activity, ..Inspection::of(dir, &view, &charts) };
     check_whole(&view)?;
     if options.common.json {
         out.json(&json_of(&inspection))?;
@@ -68,6 +70,7 @@ fn json_of(inspection: &Inspection) -> Value {
         "bytes": inspection.bytes,
         "classes": inspection.classes.iter().map(class_json).collect::<Vec<_>>(),
         "cold": inspection.cold.iter().map(shard_json).collect::<Vec<_>>(),
+        "cold_counts": inspection.activity.as_ref().map(activity_json),
         "counts": counts,
         "processes": inspection.processes.iter().map(process).collect::<Vec<_>>(),
         "stuck": inspection.holders.iter().map(holder).collect::<Vec<_>>(),
@@ -79,6 +82,14 @@ fn shard_json((name, size): &ShardSize) -> Value {
         Ok(size) => json!({"database": name, "counters": size.counters, "bytes": size.bytes}),
         Err(cause) => json!({"database": name, "error": cause}),
     }
+}
+
+fn activity_json(activity: &Activity) -> Value {
+    let counts = |counts: &Counts| -> Map<String, Value> {
+        counts.named().into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect()
+    };
+    let lately = |Lately { seconds, counts: of, updates }: &Lately| json!({"seconds": seconds, "updates": updates, "counts": counts(of)});
+    json!({"counts": counts(&activity.counts), "lately": activity.lately.as_ref().map(lately)})
 }
 
 fn class_json(report: &ClassReport) -> Value {

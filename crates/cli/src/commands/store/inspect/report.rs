@@ -8,6 +8,7 @@ use tidegate_data_dir::process_info::{self, ProcessInfo};
 use tidegate_store::{
     Class, EntryCounts, Geometry, LockHolder, Occupancy, Process, RangeStats, Stats, View,
 };
+use tidegate_tiers::Activity;
 
 pub(super) struct Inspection {
     pub(super) dir: String,
@@ -17,6 +18,8 @@ pub(super) struct Inspection {
     pub(super) classes: Vec<ClassReport>,
     /// Of each database of cold counters.
     pub(super) cold: Vec<ShardSize>,
+    /// What is done with cold counters, if a process does.
+    pub(super) activity: Option<Activity>,
     pub(super) stats: Stats,
     pub(super) processes: Vec<Process>,
     /// Stuck lock holders, each with its command and state if visible.
@@ -75,6 +78,7 @@ impl Inspection {
             bytes: files.iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum(),
             classes: Class::ALL.into_iter().filter_map(report).collect(),
             cold: Vec::new(),
+            activity: None,
             stats: view.stats(),
             processes: view.processes(),
             holders: view.holders().into_iter().map(with_process_info).collect(),

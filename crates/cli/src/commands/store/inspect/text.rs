@@ -9,14 +9,25 @@ use tidegate_data_dir::process_info::{self, ProcessInfo};
 use tidegate_limits::describe::{count, grouped};
 use tidegate_stats::store_help;
 use tidegate_store::{LockHolder, Process, RangeStats};
+use tidegate_tiers::{Activity, Counts, Lately};
 
 pub(crate) fn print(
     out: &mut impl Write,
     charts: &ChartStyle,
     inspection: &Inspection,
 ) -> io::Result<()> {
-    let Inspection { dir, source, files, bytes: size, classes, cold, stats, processes, holders } =
-        inspection;
+    let Inspection {
+        dir,
+        source,
+        files,
+        bytes: size,
+        classes,
+        cold,
+        activity: cold_activity,
+        stats,
+        processes,
+        holders,
+    } = inspection;
     writeln!(out, "{dir}: {files} files, {}", bytes(*size))?;
     match source {
         CounterSource::Memory(dir) => writeln!(out, "in memory: {dir}")?,
@@ -33,6 +44,9 @@ pub(crate) fn print(
     if !cold.is_empty() {
         writeln!(out, "\nCold counters, in databases")?;
         cold.iter().try_for_each(|shard| database(out, shard))?;
+    }
+    if let Some(found) = cold_activity {
+        activity(out, found)?;
     }
     writeln!(out, "\nSince it was created")?;
     let widest = stats.named().iter().map(|(_, number)| grouped(*number).len()).max().unwrap_or(0);
@@ -62,6 +76,53 @@ fn database(out: &mut impl Write, (name, size): &ShardSize) -> io::Result<()> {
         Ok(_) => writeln!(out, "  {name}: no counters"),
         Err(cause) => writeln!(out, "  {name}: {cause}"),
     }
+}
+
+/// What is done with cold counters.
+const ACTIVITY: [(&str, fn(&Counts) -> u64, &str); 9] = [
+    ("moved down", |counts| counts.moved_down, "Idle counters that moved to a database"),
+    ("moved on", |counts| counts.moved_on, "Those that went on from the warm server"),
+    ("fetched", |counts| counts.fetched, "Counters that came back"),
+    ("fetched in vain", |counts| counts.fetched_in_vain, "Look-ups that found no row"),
+    ("spared", |counts| counts.spared, "New counters that needed no look-up"),
+    ("failed", |counts| counts.failed, "Operations of databases that failed"),
+    ("without state", |counts| counts.without_row, "Counters that --cold-failure decided"),
+    ("removed", |counts| counts.removed, "Rows of counters that came back, removed"),
+    ("kept", |counts| counts.kept, "Idle counters that stayed, as the databases are full"),
+];
+
+fn activity(out: &mut impl Write, Activity { counts, lately }: &Activity) -> io::Result<()> {
+    let widest =
+        ACTIVITY.iter().map(|(_, number, _)| grouped(number(counts)).len()).max().unwrap_or(0);
+    let widest = widest.max("in all".len());
+    let titles = lately.as_ref().map(|lately| (lately, format!("in {} s", lately.seconds)));
+    write!(out, "\n  {:<15}  {:>widest$}", "", "in all")?;
+    if let Some((_, title)) = &titles {
+        write!(out, "  {title:>widest$}")?;
+    }
+    writeln!(out)?;
+    for (name, number, meaning) in ACTIVITY {
+        write!(out, "  {name:<15}  {:>widest$}", grouped(number(counts)))?;
+        if let Some((lately, _)) = &titles {
+            write!(out, "  {:>widest$}", grouped(number(&lately.counts)))?;
+        }
+        writeln!(out, "  {meaning}")?;
+    }
+    let Some(Lately { seconds, counts, updates }) = lately else { return Ok(()) };
+    let (looked_up, new) =
+        (counts.fetched + counts.fetched_in_vain, counts.fetched_in_vain + counts.spared);
+    let hot = updates.saturating_sub(looked_up);
+    for (name, part, of, what) in [
+        ("in memory", hot, *updates, "updates of counters met them in memory"),
+        ("found", counts.fetched, looked_up, "look-ups found their counter"),
+        ("filters", counts.spared, new, "new counters needed no look-up"),
+    ] {
+        if of > 0 {
+            let (share, of) = (percent(part, of), grouped(of));
+            writeln!(out, "  {name:<15}  {share} of {of} {what}, in {seconds} s")?;
+        }
+    }
+    Ok(())
 }
 
 fn class(out: &mut impl Write, charts: &ChartStyle, report: &ClassReport) -> io::Result<()> {
