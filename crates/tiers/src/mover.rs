@@ -554,6 +554,10 @@ pub(crate) fn now_secs() -> u32 {
 
 #[cfg(test)]
 impl Mover {
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+
     /// Moves a few idle counters.
     pub(crate) fn find_some(&self, pressure: Pressure, most: usize) -> Result<(), Away> {
         let mut found = self.find_idle(pressure);

@@ -1,6 +1,7 @@
 //! Every hit counts once, wherever its counter is and whatever fails.
 
 mod faults;
+mod fetches;
 mod history;
 mod levels;
 mod memory_rows;
@@ -37,7 +38,17 @@ impl Process {
     }
 
     fn over(dir: &Path, rows: Arc<dyn Rows>, settings: Settings, moves: MovesSettings) -> Process {
-        let options = Options::narrow(Geometry::by_capacity(1_000, 0.8).unwrap());
+        Process::with_room(1_000, dir, rows, settings, moves)
+    }
+
+    fn with_room(
+        counters: u64,
+        dir: &Path,
+        rows: Arc<dyn Rows>,
+        settings: Settings,
+        moves: MovesSettings,
+    ) -> Process {
+        let options = Options::narrow(Geometry::by_capacity(counters, 0.8).unwrap());
         let hot = Arc::new(Cluster::open(dir, &options).unwrap());
         let tiered = Tiered::new(hot.clone(), rows, settings).unwrap();
         let mover = tiered.mover(moves).unwrap();

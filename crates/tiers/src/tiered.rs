@@ -142,6 +142,7 @@ impl Tiered {
         let nodes = |class| hot.geometry(class).map_or(0, |geometry| geometry.nodes());
         let nodes = nodes(Class::Narrow) + nodes(Class::Wide);
         let heat = Heat::over(hot.shared_words("heat", Heat::words_for(nodes))?);
+        let (fetches, intake) = Fetches::new(&shards, hot.capacity());
         let inner = Arc::new(Inner {
             heat,
             heard: Mutex::new(vec![Heard::default(); filters.len()]),
@@ -151,7 +152,7 @@ impl Tiered {
             tally: Tally::default(),
             totals: Totals::over(|name, words| hot.shared_words(name, words))?,
             added: Mutex::default(),
-            fetches: Fetches::default(),
+            fetches,
             tokens: AtomicU64::new(RandomState::new().hash_one("token")),
             hot,
         });
@@ -160,7 +161,7 @@ impl Tiered {
             .thread_name("tidegate-tiers")
             .enable_all()
             .build()?;
-        runtime.spawn(fetch::serve(Arc::downgrade(&inner)));
+        fetch::start(&inner, intake, &runtime);
         runtime.spawn(totals::serve(Arc::downgrade(&inner)));
         for shard in 0..inner.filters.len() {
             runtime.spawn(probe::serve(Arc::downgrade(&inner), shard));

@@ -2,7 +2,7 @@
 
 use crate::rows::{Away, Rows, Working};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tidegate_cold::{Cursor, Page, Row, Size};
 use tidegate_store::Hashed;
@@ -12,11 +12,13 @@ use tokio::sync::watch;
 pub(super) struct MemoryRows {
     shards: Vec<Mutex<Shard>>,
     faults: Mutex<Faults>,
-    is_held: watch::Sender<bool>,
+    /// One for each shard.
+    is_held: Vec<watch::Sender<bool>>,
     holds_writes: watch::Sender<bool>,
     held_writes: AtomicU64,
     fetches: AtomicU64,
     queries: AtomicU64,
+    panics: AtomicBool,
 }
 
 type Shard = BTreeMap<Hashed, Row>;
@@ -43,11 +45,12 @@ impl MemoryRows {
         MemoryRows {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             faults: Mutex::default(),
-            is_held: watch::Sender::new(false),
+            is_held: (0..shards).map(|_| watch::Sender::new(false)).collect(),
             holds_writes: watch::Sender::new(false),
             held_writes: AtomicU64::new(0),
             fetches: AtomicU64::new(0),
             queries: AtomicU64::new(0),
+            panics: AtomicBool::new(false),
         }
     }
 
@@ -57,7 +60,21 @@ impl MemoryRows {
 
     /// Fetches read, and do not answer.
     pub(super) fn hold(&self) {
-        self.is_held.send_replace(true);
+        (0..self.shards.len()).for_each(|shard| self.hold_shard(shard));
+    }
+
+    pub(super) fn hold_shard(&self, shard: usize) {
+        self.is_held[shard].send_replace(true);
+    }
+
+    /// As if the counter had moved there.
+    pub(super) fn insert(&self, shard: usize, row: Row) {
+        self.shard(shard).insert(row.key, row);
+    }
+
+    /// Whether fetches panic.
+    pub(super) fn set_panics(&self, panics: bool) {
+        self.panics.store(panics, Ordering::Relaxed);
     }
 
     /// Rows are not written.
@@ -70,7 +87,7 @@ impl MemoryRows {
     }
 
     pub(super) fn release(&self) {
-        self.is_held.send_replace(false);
+        self.is_held.iter().for_each(|is_held| _ = is_held.send_replace(false));
         self.holds_writes.send_replace(false);
     }
 
@@ -121,10 +138,11 @@ impl Rows for MemoryRows {
         Box::pin(async move {
             self.fetches.fetch_add(keys.len() as u64, Ordering::Relaxed);
             self.queries.fetch_add(1, Ordering::Relaxed);
+            assert!(!self.panics.load(Ordering::Relaxed), "for this test");
             let read =
                 |key| self.shard(shard).get(key).filter(|row: &&Row| row.expires_at > now).cloned();
             let rows = keys.iter().map(read).collect();
-            let mut held = self.is_held.subscribe();
+            let mut held = self.is_held[shard].subscribe();
             let _ = held.wait_for(|is_held| !is_held).await;
             match self.faults.lock().unwrap().reads {
                 Fault::None => Ok(rows),
