@@ -115,13 +115,13 @@ impl ColdCounters {
         let counts = self.tiered.counts();
         ColdCounts {
             is_up: self.tiered.trouble().is_none(),
-            moved: counts.moved_down,
+            moved: counts.moved,
             moved_on: counts.moved_on,
             fetched: counts.fetched,
             fetched_in_vain: counts.fetched_in_vain,
             spared: counts.spared,
             failed: counts.failed,
-            without_state: counts.without_row,
+            without_state: counts.without_state,
             removed: counts.removed,
             kept: counts.kept,
         }

@@ -40,39 +40,41 @@ pub(crate) fn families(counts: &ColdCounts) -> [Family; 10] {
         removed,
         kept,
     } = *counts;
-    let single = |name, help, kind, value| Family::single(name, help, kind, Number::Whole(value));
-    let counter = |name, help, value| single(name, help, Kind::Counter, value);
+    let single =
+        |name, kind, value| Family::single(name, cold_help(name), kind, Number::Whole(value));
+    let counter = |name, value| single(name, Kind::Counter, value);
     [
-        single(
-            "cold_up",
-            "Whether all databases of cold counters answered at the last try: 1, or 0",
-            Kind::LowestGauge,
-            is_up.into(),
-        ),
-        counter("cold_moved", "Idle counters that moved to a database", moved),
-        counter(
-            "cold_moved_on",
-            "Cold counters that went on from a warm database to a colder one",
-            moved_on,
-        ),
-        counter("cold_fetched", "Cold counters that came back from a database", fetched),
-        counter(
-            "cold_fetched_in_vain",
-            "Look-ups of new counters that found no row",
-            fetched_in_vain,
-        ),
-        counter("cold_spared", "New counters that needed no look-up", spared),
-        counter("cold_failed", "Operations of databases of cold counters that failed", failed),
-        counter(
-            "cold_without_state",
-            "Counters that were decided by --cold-failure, as their database did not answer",
-            without_state,
-        ),
-        counter("cold_removed", "Stale rows of counters that came back, removed", removed),
-        counter(
-            "cold_kept",
-            "Times that an idle counter stayed in memory, as databases have --cold-capacity counters",
-            kept,
-        ),
+        single("cold_up", Kind::LowestGauge, is_up.into()),
+        counter("cold_moved", moved),
+        counter("cold_moved_on", moved_on),
+        counter("cold_fetched", fetched),
+        counter("cold_fetched_in_vain", fetched_in_vain),
+        counter("cold_spared", spared),
+        counter("cold_failed", failed),
+        counter("cold_without_state", without_state),
+        counter("cold_removed", removed),
+        counter("cold_kept", kept),
     ]
+}
+
+/// The meaning of a metric of cold counters.
+#[must_use]
+pub fn cold_help(name: &str) -> &'static str {
+    match name {
+        "cold_up" => "Whether all databases of cold counters answered at the last try: 1, or 0",
+        "cold_moved" => "Idle counters that moved to a database",
+        "cold_moved_on" => "Cold counters that went on from a warm database to a colder one",
+        "cold_fetched" => "Cold counters that came back from a database",
+        "cold_fetched_in_vain" => "Look-ups of new counters that found no row",
+        "cold_spared" => "New counters that needed no look-up",
+        "cold_failed" => "Operations of databases of cold counters that failed",
+        "cold_without_state" => {
+            "Counters that were decided by --cold-failure, as their database did not answer"
+        }
+        "cold_removed" => "Stale rows of counters that came back, removed",
+        "cold_kept" => {
+            "Times that an idle counter stayed in memory, as databases have --cold-capacity counters"
+        }
+        _ => "A count of cold counters",
+    }
 }

@@ -20,7 +20,7 @@ mod statistics;
 mod store;
 mod times;
 
-pub use cold::ColdCounts;
+pub use cold::{ColdCounts, cold_help};
 pub use metrics::{Metrics, MoreCounts};
 pub use rule_use::{RuleHits, RuleUse};
 pub use shared::SharedCounts;

@@ -2,8 +2,8 @@
 //!
 //! A counter is *hot* while it has a node in the store, and *cold* while its state is in a row of a database. What is hot is
 //! the truth; a row beside it is stale. `tiered` is the engine of counters that requests see: hot counters are updated at
-//! once, others are fetched first if there may be a row (`filter`). `fetch` brings rows up, `mover` takes idle counters down
-//! (`heat`) and removes stale rows, `ageing` takes rows from a warm level of databases (`levels`) to a cold one, `probe` finds
+//! once, others are fetched first if there may be a row (`filter`, which `build` builds). `fetch` brings rows up, `mover` takes idle counters down
+//! (`heat`), `stale` removes stale rows, `ageing` takes rows from a warm level of databases (`levels`) to a cold one, `probe` finds
 //! out whether a silent database answers, `totals` are for commands. `record` is what they leave in the store for each other, so that a kill at any moment
 //! and any number of processes lose nothing. `rows` is what a database must do; docs/internals/tiers.md has the proofs.
 //!
@@ -13,6 +13,7 @@
 #![allow(missing_docs, reason = "used in this workspace alone; a good name is not explained again")]
 
 mod ageing;
+mod build;
 mod fetch;
 mod filter;
 mod heat;
@@ -22,6 +23,7 @@ mod mover;
 mod probe;
 mod record;
 mod rows;
+mod stale;
 mod tally;
 #[cfg(test)]
 mod tests;

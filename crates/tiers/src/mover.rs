@@ -1,18 +1,21 @@
-//! Moves: idle counters go down to their shards, stale rows are removed, filters are built.
+//! Moves: idle counters go down to their shards.
 //!
 //! One process of a data directory moves at a time, in a thread of its own, and passes over all nodes again and again. The
 //! fuller the store is, the sooner passes follow each other, and the less idle a counter has to be to move. A move is
 //! three steps: the filter gets the key, the shard gets the row, and the counter's node goes if it is as it was. A kill in
-//! between leaves the counter hot and its row stale.
+//! between leaves the counter hot and its row stale. Between passes filters
+//! are built (`build`), and stale rows removed (`stale`).
 //!
 //! What stays hot: counters whose end is near, counters in use, and counters with a single use, which anybody can make,
 //! unless there is hardly any room left. Bounds: moves per second, and rows of one operation.
 
 use crate::ageing::Ageing;
+use crate::build::Builds;
 use crate::filter::Filter;
 use crate::heat::{IDLE_MAX, Use};
 use crate::record::Record;
 use crate::rows::Away;
+use crate::stale::Stale;
 use crate::tally::add;
 use crate::tiered::{Inner, Tiered};
 use rustix::fs::{FlockOperation, flock};
@@ -43,15 +46,15 @@ const PASS_MAX: usize = 100_000;
 /// The passes without a use after which a counter of a store with room is idle.
 const IDLE_PASSES: u32 = 16;
 /// The pause after an operation that failed.
-const AWAY: Duration = Duration::from_secs(2);
+pub(crate) const AWAY: Duration = Duration::from_secs(2);
 /// How long a process that ends waits for a database.
 const END_MAX: Duration = Duration::from_secs(3);
+/// How often it is looked how full a store is that was found to have room.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The pause between steps of a round over the warm shards.
 const AGEING_PAUSE: Duration = Duration::from_secs(1);
 /// How often a process that does not move tries to become the one that does.
 const LOCK_PAUSE: Duration = Duration::from_secs(1);
-/// A filter is built again when it has got as many keys as it has room for, but not before this time.
-const BUILD_MIN: Duration = Duration::from_secs(600);
 const SECOND: u64 = 1_000_000_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -158,30 +161,35 @@ pub(crate) struct Mover {
     inner: Arc<Inner>,
     runtime: Handle,
     settings: MovesSettings,
-    /// When each filter was built by this process.
-    built: Vec<Option<Instant>>,
+    builds: Builds,
     ageing: Ageing,
+    stale: Stale,
     /// Whether the pass under way is to end soon.
     is_ending: Arc<AtomicBool>,
     /// The updates that had been refused for lack of room before the last pass.
     refused: u64,
-    next_pass: Instant,
+    last_pass: Option<Instant>,
+    /// After an operation that failed, nothing is done before.
+    rests_until: Instant,
 }
 
 impl Tiered {
     pub(crate) fn mover(&self, settings: MovesSettings) -> io::Result<Mover> {
-        let (inner, built) = (self.inner.clone(), vec![None; self.inner.filters.len()]);
+        let (inner, runtime) = (self.inner.clone(), self.runtime()?);
+        let builds = Builds::new(inner.clone(), runtime.clone());
         let ageing = Ageing::new(settings.warm);
         let refused = inner.hot.stats().refused;
         Ok(Mover {
             inner,
-            runtime: self.runtime()?,
+            runtime,
             settings,
-            built,
+            builds,
             ageing,
+            stale: Stale::default(),
             is_ending: Arc::default(),
             refused,
-            next_pass: Instant::now(),
+            last_pass: None,
+            rests_until: Instant::now(),
         })
     }
 
@@ -201,9 +209,9 @@ impl Tiered {
         }
         let mut mover =
             self.mover(MovesSettings { per_second: u32::MAX, ..MovesSettings::default() })?;
-        let moved = || self.inner.tally.moved_down.load(Ordering::Relaxed);
+        let moved = || self.inner.tally.moved.load(Ordering::Relaxed);
         let (start, mut before) = (moved(), None);
-        mover.build_filters().map_err(io::Error::other)?;
+        mover.builds.list_all().map_err(io::Error::other)?;
         // As many as a pass may have, until none is left.
         while before != Some(moved()) {
             before = Some(moved());
@@ -265,40 +273,60 @@ impl Drop for Moves {
 }
 
 impl Mover {
-    /// Does what is due. Returns the pause until something is due again.
+    /// Does what is due. Returns the pause until it is looked again whether something is.
     fn step(&mut self) -> Duration {
-        if Instant::now() >= self.next_pass {
-            self.next_pass = Instant::now() + self.pass();
-        } else if self.ageing.pass(&self.inner, &self.runtime).is_err() {
-            return AWAY;
+        let rest = self.rests_until.saturating_duration_since(Instant::now());
+        if !rest.is_zero() {
+            return rest;
         }
-        let pause = self.next_pass.saturating_duration_since(Instant::now());
-        if self.ageing.is_under_way() { pause.min(AGEING_PAUSE) } else { pause }
+        let due = self.due_in();
+        let done = if due.is_zero() {
+            self.pass()
+        } else if self.builds.is_due() {
+            self.builds.list_some();
+            Ok(())
+        } else if !self.stale.is_empty() {
+            self.stale.remove_some(&self.inner, &self.runtime)
+        } else {
+            self.ageing.pass(&self.inner, &self.runtime)
+        };
+        if done.is_err() {
+            self.rests_until = Instant::now() + AWAY;
+            AWAY
+        } else if self.builds.is_due() || !self.stale.is_empty() {
+            Duration::ZERO
+        } else if self.ageing.is_under_way() {
+            self.due_in().min(AGEING_PAUSE)
+        } else {
+            self.due_in().min(LOOK_EVERY)
+        }
     }
 
-    /// Passes over all nodes once. Returns the pause until the next pass.
-    pub(crate) fn pass(&mut self) -> Duration {
-        let start = Instant::now();
+    /// The time until the next pass. Memory may fill up meanwhile.
+    fn due_in(&self) -> Duration {
+        let pause = Pressure::at(self.percent_occupied(), self.settings.idle).pause;
+        self.last_pass.map_or(Duration::ZERO, |last| pause.saturating_sub(last.elapsed()))
+    }
+
+    /// Passes over all nodes once.
+    pub(crate) fn pass(&mut self) -> Result<(), Away> {
+        self.last_pass = Some(Instant::now());
         let mut pressure = Pressure::at(self.percent_taken(), self.settings.idle);
         let refused = self.inner.hot.stats().refused;
         if std::mem::replace(&mut self.refused, refused) != refused {
             pressure = pressure.after_refusals();
         }
-        match self.pass_at(pressure) {
-            Ok(()) => pressure.pause.saturating_sub(start.elapsed()),
-            Err(_) => AWAY,
-        }
+        self.pass_at(pressure)
     }
 
     pub(crate) fn pass_at(&mut self, pressure: Pressure) -> Result<(), Away> {
-        self.build_filters()?;
         self.move_idle(pressure)?;
         self.ageing.pass(&self.inner, &self.runtime)
     }
 
-    pub(crate) fn move_idle(&self, pressure: Pressure) -> Result<(), Away> {
+    pub(crate) fn move_idle(&mut self, pressure: Pressure) -> Result<(), Away> {
         let found = self.find_idle(pressure);
-        self.remove(&found.stale)?;
+        self.stale.found(found.stale);
         self.move_down(found.idle)
     }
 
@@ -314,19 +342,22 @@ impl Mover {
         found
     }
 
-    /// Of the class that is fuller.
+    /// Without nodes that have expired, which are free for new keys.
     pub(crate) fn percent_taken(&self) -> u64 {
+        let occupied = self.percent_occupied();
+        match occupied >= 70 && self.inner.hot.sweep(clock::now().as_nanos()).is_ok() {
+            true => self.percent_occupied(),
+            false => occupied,
+        }
+    }
+
+    /// Of the class that is fuller, also by nodes that have expired.
+    fn percent_occupied(&self) -> u64 {
         let percent = |class| {
             let occupancy = self.inner.hot.occupancy(class)?;
             Some(occupancy.occupied * 100 / occupancy.nodes.max(1))
         };
-        let fullest = || Class::ALL.into_iter().filter_map(percent).max().unwrap_or(0);
-        let taken = fullest();
-        // Expired nodes are free for new keys.
-        match taken >= 70 && self.inner.hot.sweep(clock::now().as_nanos()).is_ok() {
-            true => fullest(),
-            false => taken,
-        }
+        Class::ALL.into_iter().filter_map(percent).max().unwrap_or(0)
     }
 
     /// What the databases have room for: `--cold-capacity` is the bound of what clients can fill them with.
@@ -340,55 +371,6 @@ impl Mover {
         }
     }
 
-    /// Builds the filters of shards that have none, or a full one. An error says that a shard is away; others are built
-    /// nevertheless.
-    fn build_filters(&mut self) -> Result<(), Away> {
-        let mut done = Ok(());
-        for shard in 0..self.inner.filters.len() {
-            let filter = &self.inner.filters[shard];
-            let was_built = self.built[shard];
-            let is_old = was_built.is_none_or(|built| built.elapsed() >= BUILD_MIN);
-            if !filter.is_complete() || (filter.added() > filter.capacity() && is_old) {
-                match self.inner.noted(shard, self.build(shard)) {
-                    Ok(()) => self.built[shard] = Some(Instant::now()),
-                    Err(away) => done = Err(away),
-                }
-            }
-        }
-        done
-    }
-
-    pub(crate) fn build(&self, shard: usize) -> Result<(), Away> {
-        let filter: &Filter = &self.inner.filters[shard];
-        filter.begin();
-        let mut after = None;
-        loop {
-            if self.is_ending.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-            let page = self.runtime.block_on(self.inner.rows.page(shard, after, now_secs()))?;
-            page.rows.iter().for_each(|row| filter.add_to_next(&row.key));
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
-        filter.complete();
-        let (rows, capacity) = (filter.added(), filter.capacity());
-        let name = &self.inner.rows.shards()[shard];
-        tracing::info!(shard = name, rows, "it is known which counters are cold");
-        if rows > capacity {
-            tracing::warn!(
-                shard = name,
-                rows,
-                capacity,
-                "more counters are cold than filters have room for, so new ones are looked up in vain; raise \
-                 --cold-capacity, and restart all processes of the data directory"
-            );
-        }
-        Ok(())
-    }
-
     /// Looks at all nodes: which counters are to move, and which rows are stale for good.
     fn find(&self, mut is_to_move: impl FnMut(&Hashed, Use) -> bool) -> Found {
         let (mut found, now) = (Found::default(), now_secs());
@@ -399,7 +381,7 @@ impl Mover {
             if let Some((counter, record)) = Record::of_node(seed, &key, &entry.state) {
                 if let Record::Fetched { moved_at, pass: before } = record {
                     versions.insert(counter, moved_at);
-                    if is_saved(before, pass) {
+                    if is_saved(before, pass) && found.stale.len() < PASS_MAX {
                         found.stale.push((counter, moved_at));
                     }
                 }
@@ -426,35 +408,6 @@ impl Mover {
             }
         }
         found
-    }
-
-    /// Removes rows that are stale, now that the snapshot has their counters. Their records go after them.
-    fn remove(&self, stale: &[(Hashed, u32)]) -> Result<(), Away> {
-        for stale in stale.chunks(ROWS) {
-            for shard in 0..self.inner.filters.len() {
-                let filter = &self.inner.filters[shard];
-                let may_have = stale.iter().filter(|(key, _)| filter.may_have(key)).copied();
-                let rows: Vec<(Hashed, u32)> = may_have.collect();
-                if !rows.is_empty() {
-                    let removing = self.inner.rows.remove(shard, &rows, now_secs());
-                    self.inner.noted(shard, self.runtime.block_on(removing))?;
-                }
-            }
-            for (key, version) in stale {
-                let gone = self.inner.with_record(key, |_, entries, _| {
-                    let record = entries.get(1);
-                    let read = Record::read(record.state);
-                    if matches!(read, Some((_, Record::Fetched { moved_at, .. })) if moved_at == *version)
-                    {
-                        record.state.fill(0);
-                    }
-                });
-                if gone.is_ok() {
-                    add(&self.inner.tally.removed, 1);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Moves counters down, as many as the rate allows until the next pass.
@@ -494,7 +447,7 @@ impl Mover {
             match self.inner.leave_to(row, is_written) {
                 Ok(true) => {
                     self.inner.heat.forget(&row.key);
-                    add(&self.inner.tally.moved_down, 1);
+                    add(&self.inner.tally.moved, 1);
                 }
                 Ok(false) => {}
                 Err(error) => tracing::debug!(%error, "a counter stays hot, and its row is stale"),
@@ -565,8 +518,26 @@ impl Mover {
         self.move_down(found.idle)
     }
 
+    pub(crate) fn list_a_page(&mut self, shard: usize) -> Result<(), Away> {
+        self.builds.list(shard)
+    }
+
+    /// Builds all filters, passes over all nodes, and removes what is stale.
+    pub(crate) fn whole_pass_at(&mut self, pressure: Pressure) -> Result<(), Away> {
+        self.builds.list_all()?;
+        self.pass_and_remove(pressure)
+    }
+
+    pub(crate) fn pass_and_remove(&mut self, pressure: Pressure) -> Result<(), Away> {
+        self.pass_at(pressure)?;
+        while !self.stale.is_empty() {
+            self.stale.remove_some(&self.inner, &self.runtime)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn build_all(&mut self) {
-        self.build_filters().unwrap();
+        self.builds.list_all().unwrap();
     }
 
     pub(crate) fn age(&mut self) -> Result<(), Away> {

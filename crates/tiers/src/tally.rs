@@ -44,7 +44,7 @@ macro_rules! counts {
 
 counts! {
     /// Counters that moved to a database.
-    moved_down,
+    moved,
     /// Rows that went on to a colder database.
     moved_on,
     /// Counters that came back.
@@ -56,7 +56,7 @@ counts! {
     /// Operations of a database that failed.
     failed,
     /// Counters that were decided without their rows.
-    without_row,
+    without_state,
     /// Stale rows that were removed.
     removed,
     /// Times that a counter stayed in memory, since the databases have as many as they may.

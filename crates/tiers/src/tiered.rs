@@ -289,7 +289,7 @@ impl Inner {
             all.extend(settled.iter().map(|key| record_key(seed, key)));
         }
         let mut missing = Keys::new();
-        let (mut spared, mut without_row) = (0, 0);
+        let (mut spared, mut without_state) = (0, 0);
         let run = |entries: &mut Entries<'_>| {
             let (mut new, mut rowless) = (0, Keys::new());
             for (index, key) in keys.iter().enumerate() {
@@ -309,7 +309,7 @@ impl Inner {
             }
             update(entries);
             if new > 0 {
-                (spared, without_row) = (new - rowless.len() as u64, rowless.len() as u64);
+                (spared, without_state) = (new - rowless.len() as u64, rowless.len() as u64);
                 self.do_without(entries, keys, settled, &rowless, now);
                 self.leave_records(entries, keys, settled, now);
             }
@@ -325,7 +325,7 @@ impl Inner {
             Ok(()) => {
                 keys.iter().for_each(|key| self.heat.used(key));
                 add_if_any(&self.tally.spared, spared);
-                add_if_any(&self.tally.without_row, without_row);
+                add_if_any(&self.tally.without_state, without_state);
                 Attempt::Done(Ok(()))
             }
         }
@@ -398,7 +398,7 @@ impl Inner {
                     }
                     Err(error) => {
                         let is_away = matches!(error, Undecided::Unreachable { .. });
-                        add(&self.tally.without_row, u64::from(is_away));
+                        add(&self.tally.without_state, u64::from(is_away));
                         return Err(error);
                     }
                 }

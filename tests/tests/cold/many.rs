@@ -138,7 +138,8 @@ async fn limits_of_days_are_exact_over_many_times_more_counters_than_memory() ->
     scene.calm_down(&urls, &flags).await?;
     crowd.set_weather(Weather::Fair);
     crowd.connect_again().await?;
-    crowd.sweep_one_in((counters as usize).div_ceil(OTHERS)).await?;
+    let swept = crowd.sweep_one_in((counters as usize).div_ceil(OTHERS)).await;
+    swept.with_context(|| scene.sidecar.process.log())?;
     println!("{:?} at the end, in {:?}", scene.moved().await?, began.elapsed());
     ensure!(calls.decided() >= hits && calls.lost > 0 && calls.denied > 0, "{calls:?}");
     Ok(())

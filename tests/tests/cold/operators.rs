@@ -76,7 +76,7 @@ async fn an_inspection_says_what_is_done_with_cold_counters() -> anyhow::Result<
         // The one that came back may have moved again.
         let has =
             |name: &str, least: u64| counts[name].as_u64().is_some_and(|count| count >= least);
-        (has("moved_down", 3) && has("fetched", 1) && has("spared", 3)).then_some(())
+        (has("moved", 3) && has("fetched", 1) && has("spared", 3)).then_some(())
     });
     counted.await?;
     let text = inspect(&[]).await?.out;

@@ -217,18 +217,22 @@ impl Client {
     /// Asks until there is room in the store and no counter is locked. Nothing is counted meanwhile.
     async fn call(&mut self, asked: RateLimitRequest) -> Result<RateLimitResponse, Failed> {
         let (rls, weather, again) = (self.rls.clone(), self.weather, &mut self.calls.again);
+        let mut refused = None;
         let deciding = async {
             let mut looks = wait::looks();
             loop {
                 looks.tick().await;
                 match rls.call(asked.clone()).await {
-                    Err(status) if is_for_now(&status, weather) => *again += 1,
+                    Err(status) if is_for_now(&status, weather) => {
+                        *again += 1;
+                        refused = Some(status);
+                    }
                     decided => return decided,
                 }
             }
         };
-        let decided = wait::within("room for a counter", wait::RETRY, deciding).await;
-        decided.unwrap_or_else(|error| Err(Failed::internal(error.to_string())))
+        let decided = wait::within("a decision", wait::RETRY, deciding).await;
+        decided.unwrap_or_else(|error| Err(Failed::internal(format!("{error}; last {refused:?}"))))
     }
 
     async fn connect_again(&mut self) -> anyhow::Result<()> {

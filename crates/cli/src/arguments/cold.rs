@@ -69,7 +69,7 @@ pub(crate) struct ColdOptions {
     )]
     pub(crate) cold_moves: u32,
 
-    /// How long a look-up in a database may take: 1ms to 60s. Requests for cold counters wait as long
+    /// How long a look-up in a database may take: 1ms to 60s. A request for a cold counter waits for one, or two if many wait
     #[arg(
         long,
         value_name = "TIME",
@@ -168,9 +168,9 @@ fn urls(named: &[String], dir: &Path) -> anyhow::Result<Vec<String>> {
     };
     let url = |named: &&str| match named.strip_prefix("sqlite:") {
         _ if *named == "data-dir" => file(&dir.join(COLD_FILE)),
-        Some(path) if path.contains('?') => {
-            Err(mistake(&format!("{named}: a file takes no options; leave out \"?\" and what follows")))
-        }
+        Some(path) if path.contains('?') => Err(mistake(&format!(
+            "{named}: a file takes no options; leave out \"?\" and what follows"
+        ))),
         Some(path) if !path.is_empty() => file(Path::new(path.strip_prefix("//").unwrap_or(path))),
         _ => Ok((*named).to_owned()),
     };

@@ -40,7 +40,7 @@ fn a_limit_that_lets_pass_counts_nothing_meanwhile() {
     assert!(!world.process.is_hot(1));
     world.rows.set_faults(Faults::default());
     assert_eq!(world.process.hit(1), Ok(4));
-    assert_eq!(world.process.tiered.counts().without_row, 2);
+    assert_eq!(world.process.tiered.counts().without_state, 2);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_filter_that_is_not_complete_keeps_no_counter_from_its_row() {
     let World { rows, process, settings, dir } = world;
     drop(process);
     let mut process = Process::start(dir.path(), &rows, settings);
-    let _ = process.mover.pass_at(ALL);
+    let _ = process.mover.whole_pass_at(ALL);
     assert!(!process.tiered.is_complete());
     assert!(process.hit(1).is_err() && process.hit(9).is_err());
     rows.set_faults(Faults::default());

@@ -21,7 +21,10 @@ enum Step {
     Save,
     Break(Fault, Fault),
     Mend,
-    Build,
+    /// A page is listed for the filter of a shard, of which the first one begins anew.
+    Build {
+        shard: usize,
+    },
     /// The process ends without a word, as by a kill, and another one starts.
     Replace {
         process: usize,
@@ -40,7 +43,7 @@ fn steps() -> impl Strategy<Value = Step> {
         3 => Just(Step::Save),
         2 => (fault(), fault()).prop_map(|(reads, writes)| Step::Break(reads, writes)),
         2 => Just(Step::Mend),
-        1 => Just(Step::Build),
+        4 => (0..2_usize).prop_map(|shard| Step::Build { shard }),
         1 => process.prop_map(|process| Step::Replace { process }),
         1 => Just(Step::PassOn),
     ]
@@ -69,13 +72,17 @@ proptest! {
                         twin.remove(&number);
                     }
                 }
-                Step::Move => _ = processes[mover].mover.pass_at(ALL),
+                Step::Move => _ = processes[mover].mover.pass_and_remove(ALL),
                 Step::Save => _ = processes[mover].hot.sync().unwrap(),
                 Step::Break(reads, writes) => world.rows.set_faults(Faults { reads, writes }),
                 Step::Mend => world.rows.set_faults(Faults::default()),
-                Step::Build => _ = processes[mover].mover.build(0),
+                Step::Build { shard } => _ = processes[mover].mover.list_a_page(shard),
                 Step::Replace { process } => processes[process] = world.another(),
-                Step::PassOn => mover = 1 - mover,
+                Step::PassOn => {
+                    mover = 1 - mover;
+                    let Process { tiered, mover, .. } = &mut processes[mover];
+                    *mover = tiered.mover(MovesSettings::default()).unwrap();
+                }
             }
         }
         world.rows.set_faults(Faults::default());

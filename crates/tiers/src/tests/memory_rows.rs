@@ -120,6 +120,9 @@ impl MemoryRows {
     }
 }
 
+/// The rows of a page: few, so that a test lists several.
+const PAGE: usize = 5;
+
 impl Rows for MemoryRows {
     fn shards(&self) -> Vec<String> {
         (0..self.shards.len()).map(|shard| format!("shard {shard}")).collect()
@@ -192,8 +195,8 @@ impl Rows for MemoryRows {
             shard.retain(|_, row| row.expires_at > now);
             let bucket = |row: &Row| (row.key.hash >> 96) as u32;
             let is_next = |row: &&Row| after.is_none_or(|Cursor(after)| bucket(row) > after);
-            let rows: Vec<Row> = shard.values().filter(is_next).take(30).cloned().collect();
-            let next = rows.last().filter(|_| rows.len() == 30).map(|row| Cursor(bucket(row)));
+            let rows: Vec<Row> = shard.values().filter(is_next).take(PAGE).cloned().collect();
+            let next = rows.last().filter(|_| rows.len() == PAGE).map(|row| Cursor(bucket(row)));
             Ok(Page { rows, next })
         })
     }

@@ -7,9 +7,9 @@ use crate::time::bytes;
 use std::io::{self, Write};
 use tidegate_data_dir::process_info::{self, ProcessInfo};
 use tidegate_limits::describe::{count, grouped};
-use tidegate_stats::store_help;
+use tidegate_stats::{cold_help, store_help};
 use tidegate_store::{LockHolder, Process, RangeStats};
-use tidegate_tiers::{Activity, Counts, Lately};
+use tidegate_tiers::{Activity, Lately};
 
 pub(crate) fn print(
     out: &mut impl Write,
@@ -78,48 +78,38 @@ fn database(out: &mut impl Write, (name, size): &ShardSize) -> io::Result<()> {
     }
 }
 
-/// What is done with cold counters.
-const ACTIVITY: [(&str, fn(&Counts) -> u64, &str); 9] = [
-    ("moved down", |counts| counts.moved_down, "Idle counters that moved to a database"),
-    ("moved on", |counts| counts.moved_on, "Those that went on from the warm server"),
-    ("fetched", |counts| counts.fetched, "Counters that came back"),
-    ("fetched in vain", |counts| counts.fetched_in_vain, "Look-ups that found no row"),
-    ("spared", |counts| counts.spared, "New counters that needed no look-up"),
-    ("failed", |counts| counts.failed, "Operations of databases that failed"),
-    ("without state", |counts| counts.without_row, "Counters that --cold-failure decided"),
-    ("removed", |counts| counts.removed, "Rows of counters that came back, removed"),
-    ("kept", |counts| counts.kept, "Idle counters that stayed, as the databases are full"),
-];
-
 fn activity(out: &mut impl Write, Activity { counts, lately }: &Activity) -> io::Result<()> {
-    let widest =
-        ACTIVITY.iter().map(|(_, number, _)| grouped(number(counts)).len()).max().unwrap_or(0);
+    let all = counts.named();
+    let widest = all.iter().map(|(_, number)| grouped(*number).len()).max().unwrap_or(0);
     let widest = widest.max("in all".len());
-    let titles = lately.as_ref().map(|lately| (lately, format!("in {} s", lately.seconds)));
-    write!(out, "\n  {:<15}  {:>widest$}", "", "in all")?;
-    if let Some((_, title)) = &titles {
-        write!(out, "  {title:>widest$}")?;
-    }
-    writeln!(out)?;
-    for (name, number, meaning) in ACTIVITY {
-        write!(out, "  {name:<15}  {:>widest$}", grouped(number(counts)))?;
-        if let Some((lately, _)) = &titles {
-            write!(out, "  {:>widest$}", grouped(number(&lately.counts)))?;
-        }
-        writeln!(out, "  {meaning}")?;
+    writeln!(out, "\n  {:<15}  {:>widest$}  {:>9}", "", "in all", "a second")?;
+    for (index, (name, number)) in all.into_iter().enumerate() {
+        let of_second = lately.as_ref().map_or("-".to_owned(), |lately| {
+            let (_, number) = lately.counts.named()[index];
+            format!("{:.1}", number as f64 / lately.seconds as f64)
+        });
+        let (number, meaning) = (grouped(number), cold_help(&format!("cold_{name}")));
+        let name = name.replace('_', " ");
+        writeln!(out, "  {name:<15}  {number:>widest$}  {of_second:>9}  {meaning}")?;
     }
     let Some(Lately { seconds, counts, updates }) = lately else { return Ok(()) };
-    let (looked_up, new) =
-        (counts.fetched + counts.fetched_in_vain, counts.fetched_in_vain + counts.spared);
-    let hot = updates.saturating_sub(looked_up);
+    let looked_up = counts.fetched + counts.fetched_in_vain;
+    let new = counts.fetched_in_vain + counts.spared;
+    // A look-up writes the record of the counter twice, and the counter.
+    let of_requests = updates.saturating_sub(3 * looked_up);
     for (name, part, of, what) in [
-        ("in memory", hot, *updates, "updates of counters met them in memory"),
-        ("found", counts.fetched, looked_up, "look-ups found their counter"),
+        (
+            "in memory",
+            of_requests.saturating_sub(looked_up),
+            of_requests,
+            "updates met their counter there",
+        ),
+        ("found", counts.fetched, looked_up, "look-ups found a row"),
         ("filters", counts.spared, new, "new counters needed no look-up"),
     ] {
         if of > 0 {
             let (share, of) = (percent(part, of), grouped(of));
-            writeln!(out, "  {name:<15}  {share} of {of} {what}, in {seconds} s")?;
+            writeln!(out, "  {name:<15}  {share} of {of} {what}, in the last {seconds} s")?;
         }
     }
     Ok(())
