@@ -168,7 +168,8 @@ pub(crate) struct Mover {
     is_ending: Arc<AtomicBool>,
     /// The updates that had been refused for lack of room before the last pass.
     refused: u64,
-    last_pass: Option<Instant>,
+    /// When the last pass began, and when it ended.
+    last_pass: Option<[Instant; 2]>,
     /// After an operation that failed, nothing is done before.
     rests_until: Instant,
 }
@@ -302,15 +303,24 @@ impl Mover {
         }
     }
 
-    /// The time until the next pass. Memory may fill up meanwhile.
+    /// The time until the next pass. Memory may fill up meanwhile. A fifth of the time is left to what is done between
+    /// passes, however long they take.
     fn due_in(&self) -> Duration {
+        let Some([begun, ended]) = self.last_pass else { return Duration::ZERO };
         let pause = Pressure::at(self.percent_occupied(), self.settings.idle).pause;
-        self.last_pass.map_or(Duration::ZERO, |last| pause.saturating_sub(last.elapsed()))
+        let left = pause.saturating_sub(begun.elapsed());
+        left.max((ended.duration_since(begun) / 4).saturating_sub(ended.elapsed()))
     }
 
     /// Passes over all nodes once.
     pub(crate) fn pass(&mut self) -> Result<(), Away> {
-        self.last_pass = Some(Instant::now());
+        let begun = Instant::now();
+        let done = self.pass_now();
+        self.last_pass = Some([begun, Instant::now()]);
+        done
+    }
+
+    fn pass_now(&mut self) -> Result<(), Away> {
         let mut pressure = Pressure::at(self.percent_taken(), self.settings.idle);
         let refused = self.inner.hot.stats().refused;
         if std::mem::replace(&mut self.refused, refused) != refused {
