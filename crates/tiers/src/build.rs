@@ -13,6 +13,8 @@ use tokio::runtime::Handle;
 
 /// A filter is built again when it has got as many keys as it has room for, but not before this time.
 const BUILD_MIN: Duration = Duration::from_secs(600);
+/// How long pages are listed until it is looked what else is due.
+const GO: Duration = Duration::from_millis(50);
 
 /// The builds of all filters.
 pub(crate) struct Builds {
@@ -57,13 +59,18 @@ impl Builds {
         self.shards[shard].rests_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Lists a page of the first shard that needs it.
+    /// Lists some pages of the first shard that needs it.
     pub(crate) fn list_some(&mut self) {
+        let begun = Instant::now();
         let mut shards = 0..self.shards.len();
-        if let Some(shard) = shards.find(|shard| self.needs(*shard) && !self.rests(*shard))
-            && self.list(shard).is_err()
-        {
-            self.shards[shard].rests_until = Some(Instant::now() + AWAY);
+        let Some(shard) = shards.find(|shard| self.needs(*shard) && !self.rests(*shard)) else {
+            return;
+        };
+        while self.needs(shard) && begun.elapsed() < GO {
+            if self.list(shard).is_err() {
+                self.shards[shard].rests_until = Some(Instant::now() + AWAY);
+                return;
+            }
         }
     }
 
