@@ -12,8 +12,8 @@
 //! | bytes | meaning |
 //! | --- | --- |
 //! | varint | the number of state words, times eight; plus two times the model; plus one for the class `wide` |
-//! | 16 - `b` / 8 | the hash without the whole bytes that the bucket implies, the highest byte first |
-//! | varint | `moved_at`, less the earliest one |
+//! | varint | `moved_at`, less the earliest one; then the bits that the bucket leaves of a byte of the hash |
+//! | 12 to 16 | the bytes of the hash behind that, the highest one first |
 //! | varint | without a model: `expires_at`, less `moved_at`; zigzag, as it can be negative |
 //! | words / 2 | the form of each word, in 4 bits, the first word in the lower ones |
 //! | 0 to 8 a word | the words, the lowest byte first |
@@ -24,8 +24,8 @@
 //!
 //! A word of the form 0 to 6, or 8, has so many bytes; its leading zero bytes are left out. One of the form 7 has no bytes, and
 //! is that of the model. Many words are times, in nanoseconds since the epoch. A word of the form 9 to 15 has 1 to 7 bytes, and
-//! is the difference, in zigzag, from the last time before it, or from `moved_at` in nanoseconds. The shortest form is used:
-//! a counter of a fixed window has 19 to 21 bytes beside others of its limit, in place of 41.
+//! is the difference, in zigzag, from the last word before it that has such a form, or from `moved_at` in nanoseconds. The
+//! shortest form is used: a counter of a fixed window has 24 to 26 bytes beside others of its limit, in place of 41.
 //!
 //! Other numbers are little-endian, and varints are LEB128. Zero words at the end of a state are left out.
 //!
@@ -81,18 +81,27 @@ impl Place {
         bucket_of(hash, self.bits) == self.bucket
     }
 
+    /// The bytes of a hash that the bucket implies, the last of them in part.
     fn implied_bytes(self) -> usize {
-        usize::from(self.bits / 8)
+        usize::from(self.bits.div_ceil(8))
     }
 
-    /// The bytes of a hash that the bucket implies, in their place.
-    fn implied(self) -> u128 {
-        let bytes = u32::from(self.bits / 8);
-        if bytes == 0 {
-            return 0;
-        }
-        let bucket = u128::from(self.bucket >> (self.bits % 8));
-        bucket << (128 - 8 * bytes)
+    /// How many bits of the last one it does not imply.
+    fn open_bits(self) -> u32 {
+        8 * u32::from(self.bits.div_ceil(8)) - u32::from(self.bits)
+    }
+
+    /// Those bits of a hash.
+    fn open_part(self, hash: u128) -> u64 {
+        let [.., last] = bucket_of(hash, 8 * self.bits.div_ceil(8)).to_be_bytes();
+        u64::from(last) & ((1 << self.open_bits()) - 1)
+    }
+
+    /// The hash of these parts.
+    fn hash(self, open: u64, tail: u128) -> u128 {
+        let head = u128::from(self.bucket) << self.open_bits() | u128::from(open);
+        // Without a bucket there is no head.
+        head.checked_shl(128 - 8 * u32::from(self.bits.div_ceil(8))).unwrap_or(0) | tail
     }
 }
 
@@ -137,9 +146,10 @@ fn encode_row(
     let words = row.state.get(..words).unwrap_or_default();
     let class = u64::from(row.key.class == Class::Wide);
     push_varint(bytes, 8 * words.len() as u64 + 2 * number + class);
+    let later = u64::from(row.moved_at - base);
+    push_varint(bytes, later << place.open_bits() | place.open_part(row.key.hash));
     let hash = row.key.hash.to_be_bytes();
     bytes.extend_from_slice(hash.get(place.implied_bytes()..).unwrap_or_default());
-    push_varint(bytes, u64::from(row.moved_at - base));
     if model.is_none() {
         push_varint(bytes, zigzag(i64::from(row.expires_at) - i64::from(row.moved_at)));
     }
@@ -195,7 +205,6 @@ impl Word {
         let difference = zigzag(word.wrapping_sub(*near).cast_signed());
         let (plain, apart) = (length(word), length(difference).max(1));
         if word != 0 && model == Some(&word) {
-            note_time(word, near);
             Word { form: SAME, number: 0 }
         } else if apart < plain {
             *near = word;
@@ -208,24 +217,13 @@ impl Word {
     /// None if the model has no such word.
     fn word(self, model: Option<&u64>, near: &mut u64) -> Option<u64> {
         match self.form {
-            SAME => {
-                let word = *model?;
-                note_time(word, near);
-                Some(word)
-            }
+            SAME => model.copied(),
             ..=DIFFERENCE => Some(self.number),
             _ => {
                 *near = near.wrapping_add(unzigzag(self.number).cast_unsigned());
                 Some(*near)
             }
         }
-    }
-}
-
-/// A word of the model is a time if it has eight bytes: those since 1972 have.
-fn note_time(word: u64, near: &mut u64) {
-    if length(word) == 8 {
-        *near = word;
     }
 }
 
@@ -286,10 +284,12 @@ fn decode_row<'r>(
         0 => None,
         number => Some(model(number).ok_or(Flaw::Range)?),
     };
+    let later = reader.varint()?;
+    let open = later & ((1 << place.open_bits()) - 1);
+    let later = u32::try_from(later >> place.open_bits()).map_err(|_| Flaw::Range)?;
     let tail = reader.take(16 - place.implied_bytes())?;
     let tail = tail.iter().fold(0_u128, |tail, byte| tail << 8 | u128::from(*byte));
-    let key = Hashed { hash: place.implied() | tail, class };
-    let later = u32::try_from(reader.varint()?).map_err(|_| Flaw::Range)?;
+    let key = Hashed { hash: place.hash(open, tail), class };
     let moved_at = base.checked_add(later).ok_or(Flaw::Range)?;
     let expires_at = match model {
         Some(model) => model.expires_at,

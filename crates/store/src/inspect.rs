@@ -271,6 +271,12 @@ macro_rules! facts {
             pub fn occupancy(&self, class: Class) -> Option<Occupancy> {
                 Some(Occupancy::of(self.memory.class(class)?))
             }
+
+            /// The same from a small sample, within a percent. Takes less than a millisecond, whatever the size of the class.
+            #[must_use]
+            pub fn rough_occupancy(&self, class: Class) -> Option<Occupancy> {
+                Some(Occupancy::roughly(self.memory.class(class)?))
+            }
         }
     };
 }

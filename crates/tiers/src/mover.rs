@@ -364,7 +364,7 @@ impl Mover {
     /// Of the class that is fuller, also by nodes that have expired.
     fn percent_occupied(&self) -> u64 {
         let percent = |class| {
-            let occupancy = self.inner.hot.occupancy(class)?;
+            let occupancy = self.inner.hot.rough_occupancy(class)?;
             Some(occupancy.occupied * 100 / occupancy.nodes.max(1))
         };
         Class::ALL.into_iter().filter_map(percent).max().unwrap_or(0)

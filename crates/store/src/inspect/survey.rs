@@ -20,6 +20,8 @@ use crate::writers::stall::{locks_held, stalled_since};
 
 /// The number of sampled key-nodes: enough for shares to be right within a percent, in about a millisecond.
 const SAMPLE: u64 = 1 << 16;
+/// For those who look every second: within a percent.
+const SMALL_SAMPLE: u64 = 1 << 12;
 
 /// A holder without progress for this long is stuck. An update takes a microsecond, and a ready thread gets a
 /// processor sooner.
@@ -112,12 +114,20 @@ pub struct Occupancy {
 
 impl Occupancy {
     pub(crate) fn of(class: &ClassMemory) -> Self {
+        Self::of_sample(class, SAMPLE)
+    }
+
+    pub(crate) fn roughly(class: &ClassMemory) -> Self {
+        Self::of_sample(class, SMALL_SAMPLE)
+    }
+
+    fn of_sample(class: &ClassMemory, most: u64) -> Self {
         let geometry = class.layout.geometry;
         let total = geometry.key_nodes_total();
-        let sampled = total.min(SAMPLE);
+        let sampled = total.min(most);
         let mut chains = vec![0; geometry.chain() as usize + 1];
         let (mut occupied, mut crowded) = (0, 0);
-        for key_node in sample(class, 0..total, SAMPLE) {
+        for key_node in sample(class, 0..total, most) {
             let len = key_node.occupied().len();
             chains[len as usize] += 1;
             occupied += u64::from(len);
