@@ -272,7 +272,7 @@ macro_rules! facts {
                 Some(Occupancy::of(self.memory.class(class)?))
             }
 
-            /// The same from a small sample, within a percent. Takes less than a millisecond, whatever the size of the class.
+            /// The same from a small sample, within a percent or two.
             #[must_use]
             pub fn rough_occupancy(&self, class: Class) -> Option<Occupancy> {
                 Some(Occupancy::roughly(self.memory.class(class)?))

@@ -20,7 +20,7 @@ use crate::writers::stall::{locks_held, stalled_since};
 
 /// The number of sampled key-nodes: enough for shares to be right within a percent, in about a millisecond.
 const SAMPLE: u64 = 1 << 16;
-/// For those who look every second: within a percent.
+/// The same for those who look every second, in a tenth of the time.
 const SMALL_SAMPLE: u64 = 1 << 12;
 
 /// A holder without progress for this long is stuck. An update takes a microsecond, and a ready thread gets a
