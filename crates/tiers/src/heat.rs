@@ -19,6 +19,9 @@ pub(crate) struct Heat {
     words: SharedWords,
 }
 
+/// The word of a byte, and where it begins there.
+pub(crate) type Place = (usize, u32);
+
 /// What is known of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Use {
@@ -38,15 +41,22 @@ impl Heat {
         Heat { words }
     }
 
+    /// Has the processor fetch the byte of a key. Returns its place.
     #[inline]
-    pub(crate) fn prefetch(&self, key: &Hashed) {
-        self.words.prefetch(self.place(key).0);
+    pub(crate) fn prefetch(&self, key: &Hashed) -> Place {
+        let place = self.place(key);
+        self.words.prefetch(place.0);
+        place
     }
 
     /// Notes a use.
     #[inline]
     pub(crate) fn used(&self, key: &Hashed) {
-        let (index, shift) = self.place(key);
+        self.used_at(self.place(key));
+    }
+
+    #[inline]
+    pub(crate) fn used_at(&self, (index, shift): Place) {
         let word = self.words.get(index);
         let byte = (word >> shift) as u8;
         // Most uses are of counters that are used all the time, and write nothing.
@@ -82,7 +92,7 @@ impl Heat {
     }
 
     #[inline]
-    fn place(&self, key: &Hashed) -> (usize, u32) {
+    fn place(&self, key: &Hashed) -> Place {
         let bytes = self.words.len() as u128 * 8;
         let byte = (u128::from((key.hash >> 64) as u64) * bytes) >> 64;
         ((byte / 8) as usize, (byte % 8) as u32 * 8)

@@ -271,8 +271,32 @@ impl Inner {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes an update, unless a counter that is not hot has to be settled first.
+    /// Makes an update, unless a counter that is not hot has to be settled first. Nothing is known of its counters.
     #[inline]
+    fn attempt_first(&self, keys: &[Hashed], now: Timestamp, update: &mut Update<'_>) -> Attempt {
+        let [key] = keys else { return self.attempt(keys, &Known::default(), now, update) };
+        // Most updates are of one counter that is hot. The same with less to keep in mind.
+        let place = self.heat.prefetch(key);
+        let (mut is_new, mut is_missing) = (false, false);
+        let updated = self.hot.update_many(keys, now.as_nanos(), |entries| {
+            is_new = entries.get(0).is_new();
+            is_missing = is_new && self.may_be_cold(key);
+            if !is_missing {
+                update(entries);
+            }
+        });
+        match updated {
+            Err(error) => Attempt::Done(Err(error.into())),
+            Ok(()) if is_missing => Attempt::Missing(Keys::from_slice(keys)),
+            Ok(()) => {
+                self.heat.used_at(place);
+                add_if_any(&self.tally.spared, is_new.into());
+                Attempt::Done(Ok(()))
+            }
+        }
+    }
+
+    /// The same, with what is known of its counters.
     fn attempt(
         &self,
         keys: &[Hashed],
@@ -281,7 +305,7 @@ impl Inner {
         update: &mut Update<'_>,
     ) -> Attempt {
         let settled = &*known.settled;
-        keys.iter().for_each(|key| self.heat.prefetch(key));
+        keys.iter().for_each(|key| _ = self.heat.prefetch(key));
         let mut all = Keys::new();
         if !settled.is_empty() {
             let seed = self.hot.seed();
@@ -460,7 +484,7 @@ impl Counters for Tiered {
         now: Timestamp,
         update: &'u mut Update<'u>,
     ) -> Updating<'u> {
-        match self.inner.attempt(keys, &Known::default(), now, update) {
+        match self.inner.attempt_first(keys, now, update) {
             Attempt::Done(result) => Updating::Done(result),
             Attempt::Missing(missing) => {
                 // Begun now, also if nobody waits: a caller that cannot wait comes again.
