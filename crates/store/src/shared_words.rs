@@ -119,6 +119,12 @@ impl SharedWords {
         word.compare_exchange(current, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
+    /// Asks the system to use large pages, which makes it faster to use many words. Takes memory for all of them, and some 2 ms
+    /// per MiB, while accesses wait.
+    pub fn use_large_pages(&self) {
+        self.region.use_large_pages();
+    }
+
     /// Has the processor fetch the cache line of a word, if there is such a word.
     #[inline]
     pub fn prefetch(&self, index: usize) {

@@ -141,7 +141,10 @@ impl Tiered {
         let filters = shards.iter().map(filter).collect::<Result<Vec<_>, _>>()?;
         let nodes = |class| hot.geometry(class).map_or(0, |geometry| geometry.nodes());
         let nodes = nodes(Class::Narrow) + nodes(Class::Wide);
-        let heat = Heat::over(hot.shared_words("heat", Heat::words_for(nodes))?);
+        let heat = hot.shared_words("heat", Heat::words_for(nodes))?;
+        // Each update reads a byte of it, and they are all over it.
+        heat.use_large_pages();
+        let heat = Heat::over(heat);
         let (fetches, intake) = Fetches::new(&shards, hot.capacity());
         let inner = Arc::new(Inner {
             heat,
