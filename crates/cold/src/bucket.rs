@@ -82,18 +82,18 @@ impl Place {
     }
 
     /// The bytes of a hash that the bucket implies, the last of them in part.
-    fn implied_bytes(self) -> usize {
-        usize::from(self.bits.div_ceil(8))
+    fn implied_bytes(self) -> u8 {
+        self.bits.div_ceil(8)
     }
 
     /// How many bits of the last one it does not imply.
     fn open_bits(self) -> u32 {
-        8 * u32::from(self.bits.div_ceil(8)) - u32::from(self.bits)
+        u32::from(8 * self.implied_bytes() - self.bits)
     }
 
     /// Those bits of a hash.
     fn open_part(self, hash: u128) -> u64 {
-        let [.., last] = bucket_of(hash, 8 * self.bits.div_ceil(8)).to_be_bytes();
+        let [.., last] = bucket_of(hash, 8 * self.implied_bytes()).to_be_bytes();
         u64::from(last) & ((1 << self.open_bits()) - 1)
     }
 
@@ -101,7 +101,7 @@ impl Place {
     fn hash(self, open: u64, tail: u128) -> u128 {
         let head = u128::from(self.bucket) << self.open_bits() | u128::from(open);
         // Without a bucket there is no head.
-        head.checked_shl(128 - 8 * u32::from(self.bits.div_ceil(8))).unwrap_or(0) | tail
+        head.checked_shl(128 - 8 * u32::from(self.implied_bytes())).unwrap_or(0) | tail
     }
 }
 
@@ -149,7 +149,7 @@ fn encode_row(
     let later = u64::from(row.moved_at - base);
     push_varint(bytes, later << place.open_bits() | place.open_part(row.key.hash));
     let hash = row.key.hash.to_be_bytes();
-    bytes.extend_from_slice(hash.get(place.implied_bytes()..).unwrap_or_default());
+    bytes.extend_from_slice(hash.get(usize::from(place.implied_bytes())..).unwrap_or_default());
     if model.is_none() {
         push_varint(bytes, zigzag(i64::from(row.expires_at) - i64::from(row.moved_at)));
     }
@@ -287,7 +287,7 @@ fn decode_row<'r>(
     let later = reader.varint()?;
     let open = later & ((1 << place.open_bits()) - 1);
     let later = u32::try_from(later >> place.open_bits()).map_err(|_| Flaw::Range)?;
-    let tail = reader.take(16 - place.implied_bytes())?;
+    let tail = reader.take(usize::from(16 - place.implied_bytes()))?;
     let tail = tail.iter().fold(0_u128, |tail, byte| tail << 8 | u128::from(*byte));
     let key = Hashed { hash: place.hash(open, tail), class };
     let moved_at = base.checked_add(later).ok_or(Flaw::Range)?;

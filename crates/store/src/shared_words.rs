@@ -23,12 +23,14 @@ const NEW: &str = "new";
 pub struct SharedWords {
     region: Region,
     words: usize,
+    /// Whether this process made them.
+    are_new: bool,
 }
 
 impl SharedWords {
     /// Of this process alone.
     pub(crate) fn private(words: usize) -> io::Result<Self> {
-        Ok(Self { region: Region::zeros(words)?, words })
+        Ok(Self { region: Region::zeros(words)?, words, are_new: true })
     }
 
     /// Maps the file `name` of the directory `dir`. Makes one of `words` words if there is none; the caller lets one
@@ -40,7 +42,8 @@ impl SharedWords {
         give: impl FnOnce(&Path) -> Result<(), OpenError>,
     ) -> Result<Self, OpenError> {
         let path = dir.join(name);
-        if !path.exists() {
+        let are_new = !path.exists();
+        if are_new {
             // Under another name first: a file of this name is complete.
             let new = path.with_extension(NEW);
             let made = OpenOptions::new()
@@ -60,7 +63,7 @@ impl SharedWords {
         let bytes = file.metadata().map_err(io_error("look at the file", &path))?.len();
         let words = usize::try_from(bytes / WORD_BYTES).unwrap_or(usize::MAX);
         let region = Region::map(&file, words, Access::Write);
-        Ok(Self { region: region.map_err(io_error("map the file", &path))?, words })
+        Ok(Self { region: region.map_err(io_error("map the file", &path))?, words, are_new })
     }
 
     /// What the words of the file `name` of the directory `dir` are now, if there is one.
@@ -119,10 +122,12 @@ impl SharedWords {
         word.compare_exchange(current, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Asks the system to use large pages, which makes it faster to use many words. Takes memory for all of them, and some 2 ms
-    /// per MiB, while accesses wait.
+    /// Asks the system to use large pages, which makes it faster to use many words. Takes memory for all of them. Otherwise
+    /// as [`Cluster::use_large_pages`](crate::Cluster::use_large_pages).
     pub fn use_large_pages(&self) {
-        self.region.use_large_pages();
+        if self.are_new {
+            self.region.use_large_pages();
+        }
     }
 
     /// Has the processor fetch the cache line of a word, if there is such a word.

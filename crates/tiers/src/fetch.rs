@@ -46,7 +46,7 @@ pub(crate) struct Fetches {
     queues: Vec<Queue>,
 }
 
-/// Where the tasks that fetch find what is asked for. What is left in it ends when it is dropped.
+/// The other ends of the queues, for the tasks that fetch. Fetches that are left in them end when they are dropped.
 pub(crate) struct Intake {
     asked: UnboundedReceiver<Asked>,
     queues: Vec<UnboundedReceiver<Waiting>>,
@@ -144,14 +144,19 @@ async fn serve(inner: Weak<Inner>, mut asked: UnboundedReceiver<Asked>) {
     while let Some(first) = asked.recv().await {
         // After all that is being asked for now, so that it goes in one query.
         yield_now().await;
-        let mut batch = vec![first];
-        while batch.len() < KEYS_MAX
-            && let Ok(next) = asked.try_recv()
-        {
-            batch.push(next);
-        }
-        tokio::spawn(fetch(inner.clone(), batch));
+        tokio::spawn(fetch(inner.clone(), batch(first, &mut asked)));
     }
+}
+
+/// The first one of a queue, and those that wait behind it, as far as they go in one query.
+fn batch<T>(first: T, behind: &mut UnboundedReceiver<T>) -> Vec<T> {
+    let mut batch = vec![first];
+    while batch.len() < KEYS_MAX
+        && let Ok(next) = behind.try_recv()
+    {
+        batch.push(next);
+    }
+    batch
 }
 
 /// Begins the fetches of a batch. Those of other processes are waited for, and what these do not fetch is fetched then.

@@ -35,11 +35,10 @@ impl Stale {
             let gone = inner.with_record(key, |_, entries, _| {
                 let record = entries.get(1);
                 // It may have moved since, or come back once more.
-                match Record::read(record.state) {
-                    Some((_, Record::Fetched { moved_at, .. })) if moved_at == *version => {
-                        record.state.fill(0);
-                    }
-                    _ => {}
+                if let Some((_, Record::Fetched { moved_at, .. })) = Record::read(record.state)
+                    && moved_at == *version
+                {
+                    record.state.fill(0);
                 }
             });
             if gone.is_ok() {

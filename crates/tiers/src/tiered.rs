@@ -70,8 +70,6 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) tally: Tally,
     pub(crate) totals: Totals,
-    /// What was added to the totals.
-    pub(crate) added: Mutex<Counts>,
     pub(crate) fetches: Fetches,
     /// What is known of each shard.
     heard: Mutex<Vec<Heard>>,
@@ -153,8 +151,7 @@ impl Tiered {
             rows,
             settings,
             tally: Tally::default(),
-            totals: Totals::over(|name, words| hot.shared_words(name, words))?,
-            added: Mutex::default(),
+            totals: Totals::of(&hot)?,
             fetches,
             tokens: AtomicU64::new(RandomState::new().hash_one("token")),
             hot,

@@ -7,9 +7,9 @@
 use crate::mover::now_secs;
 use crate::tally::Counts;
 use crate::tiered::Inner;
-use std::sync::Weak;
+use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
-use tidegate_store::{OpenError, SharedWords, View};
+use tidegate_store::{Cluster, OpenError, SharedWords, View};
 
 const NAME: &str = "tiers-totals";
 const ADDED_EVERY: Duration = Duration::from_secs(1);
@@ -28,6 +28,8 @@ const WORDS: usize = FIRST_MARK + 2 * MARK_WORDS;
 
 pub(crate) struct Totals {
     words: SharedWords,
+    /// What this process has added.
+    added: Mutex<Counts>,
 }
 
 /// What was done with cold counters.
@@ -50,22 +52,23 @@ pub struct Lately {
 
 impl Totals {
     /// In a cluster's memory.
-    pub(crate) fn over(
-        words: impl FnOnce(&str, usize) -> Result<SharedWords, OpenError>,
-    ) -> Result<Totals, OpenError> {
-        Ok(Totals { words: words(NAME, WORDS)? })
+    pub(crate) fn of(cluster: &Cluster) -> Result<Totals, OpenError> {
+        Ok(Totals { words: cluster.shared_words(NAME, WORDS)?, added: Mutex::default() })
     }
 
-    fn add(&self, more: &Counts) {
-        for (index, more) in more.words().into_iter().enumerate() {
+    /// Adds what this process has counted since the last time.
+    fn add(&self, counts: Counts) {
+        let mut added = self.added.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, more) in counts.since(&added).words().into_iter().enumerate() {
             if more > 0 {
                 self.words.add(TOTALS + index, more);
             }
         }
+        *added = counts;
     }
 
-    /// Leaves a mark, unless a process has just done so.
-    fn mark(&self, now: u64, updates: u64) {
+    /// Leaves a mark with the updates of the store, unless a process has just done so.
+    fn mark(&self, now: u64, updates: impl FnOnce() -> u64) {
         let before = self.words.get(MARKED_AT);
         // A clock may have been set back.
         let is_due = now.abs_diff(before) >= MARKED_EVERY;
@@ -75,7 +78,7 @@ impl Totals {
         let marks = self.words.get(MARKS);
         let first = FIRST_MARK + marks as usize % 2 * MARK_WORDS;
         self.words.put(first, now);
-        self.words.put(first + 1, updates);
+        self.words.put(first + 1, updates());
         for index in 0..Counts::WORDS {
             self.words.put(first + 2 + index, self.words.get(TOTALS + index));
         }
@@ -124,18 +127,15 @@ pub(crate) async fn serve(inner: Weak<Inner>) {
 impl Inner {
     /// Adds what this process has done since the last time.
     pub(crate) fn add_to_totals(&self) {
-        let mut added = self.added.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let counts = self.tally.counts();
-        self.totals.add(&counts.since(&added));
-        *added = counts;
-        self.totals.mark(now_secs().into(), self.hot.stats().updates);
+        self.totals.add(self.tally.counts());
+        self.totals.mark(now_secs().into(), || self.hot.stats().updates);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_store::{Cluster, Geometry, Options};
+    use tidegate_store::{Geometry, Options};
 
     const NOW: u64 = 1_795_600_800;
 
@@ -144,35 +144,35 @@ mod tests {
     }
 
     #[test]
-    fn processes_add_up_and_the_last_minute_or_two_are_told_apart() {
+    fn counts_add_up_and_the_last_minute_or_two_are_told_apart() {
         let options = Options::narrow(Geometry::by_capacity(100, 0.8).unwrap());
         let cluster = Cluster::in_memory(&options).unwrap();
-        let totals = Totals::over(|name, words| cluster.shared_words(name, words)).unwrap();
+        let totals = Totals::of(&cluster).unwrap();
         let seen = |now, updates| {
             let words: Vec<u64> = (0..WORDS).map(|index| totals.words.get(index)).collect();
             Activity::of(&words, now, updates)
         };
         assert_eq!(seen(NOW, 0), Activity { counts: of(0), lately: None });
-        totals.add(&of(3));
-        totals.mark(NOW, 100);
-        totals.add(&of(4));
+        totals.add(of(3));
+        totals.mark(NOW, || 100);
+        totals.add(of(7));
         // One that comes too early changes nothing.
-        totals.mark(NOW + 59, 150);
+        totals.mark(NOW + 59, || 150);
         let lately = |seconds, counts, updates| Some(Lately { seconds, counts, updates });
         assert_eq!(seen(NOW + 59, 150), Activity { counts: of(7), lately: lately(59, of(4), 50) });
-        totals.mark(NOW + 60, 160);
-        totals.add(&of(5));
+        totals.mark(NOW + 60, || 160);
+        totals.add(of(12));
         // Since the first mark, as the second one is too young.
         let expected = Activity { counts: of(12), lately: lately(61, of(9), 70) };
         assert_eq!(seen(NOW + 61, 170), expected);
-        totals.mark(NOW + 120, 200);
+        totals.mark(NOW + 120, || 200);
         let expected = Activity { counts: of(12), lately: lately(61, of(5), 41) };
         assert_eq!(seen(NOW + 121, 201), expected);
         // A clock that was set back by a day.
-        totals.mark(NOW - 86_400, 300);
+        totals.mark(NOW - 86_400, || 300);
         assert_eq!(seen(NOW - 86_400, 300).counts, of(12));
-        totals.mark(NOW - 86_340, 300);
-        totals.add(&of(1));
+        totals.mark(NOW - 86_340, || 300);
+        totals.add(of(13));
         let expected = Activity { counts: of(13), lately: lately(61, of(1), 1) };
         assert_eq!(seen(NOW - 86_339, 301), expected);
     }

@@ -36,9 +36,11 @@ fn counters() -> anyhow::Result<u32> {
     }
 }
 
-/// Hits that are counted before the sidecar starts: of each narrow counter one, up to its limit.
-fn counted(rule: usize, number: u32) -> u32 {
-    1 + (number.wrapping_mul(2_654_435_761) >> 16) % RULES[rule].limit
+/// A counter before the sidecar starts, with one hit at least and its limit at most.
+fn counted(number: u32) -> Counted {
+    let rule = narrow_rule(number);
+    let count = 1 + (number.wrapping_mul(2_654_435_761) >> 16) % RULES[rule].limit;
+    Counted { rule, number, count }
 }
 
 /// Waits for so many decisions more.
@@ -102,12 +104,8 @@ async fn limits_of_days_are_exact_over_many_times_more_counters_than_memory() ->
     ensure!(scene.sidecar.process.stop().await?.success(), "{}", scene.sidecar.process.log());
 
     let began = Instant::now();
-    let all = (0..counters).map(|number| (narrow_rule(number), number));
-    let rows = all.clone().map(|(rule, number)| {
-        let count = counted(rule, number);
-        Counted { rule, number, count }
-    });
-    rows::write(scene.dir(), &urls, rows).await?;
+    let all = (0..counters).map(counted);
+    rows::write(scene.dir(), &urls, all.clone()).await?;
     println!("{counters} counters were written in {:?}", began.elapsed());
 
     let began = Instant::now();
@@ -123,7 +121,7 @@ async fn limits_of_days_are_exact_over_many_times_more_counters_than_memory() ->
 
     let began = Instant::now();
     let weather = Weather::KillsAndAway;
-    let mut crowd = Crowd::connect_counted(scene.dir(), 24, all, counted, weather).await?;
+    let mut crowd = Crowd::connect_counted(scene.dir(), 24, all, weather).await?;
     let hits = u64::from(counters / ASKED).max(DECISIONS);
     let act = async |decided| kill_all(&mut scene, &mut servers, decided, hits).await;
     crowd.during(act).await?;

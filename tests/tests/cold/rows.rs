@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tidegate_authority::{Hashing, clock, counter_keys};
 use tidegate_cold::{Cold, Row, Settings};
 use tidegate_core::{Charge, Entry, Hits, Identity, Timestamp, decide};
-use tidegate_limits::{Lookup, Rules, SameDomain, load};
+use tidegate_limits::{Limit, Lookup, Match, Rules, SameDomain, load};
 use tidegate_store::{Class, Hashed, View};
 use tokio::task::JoinSet;
 
@@ -17,7 +17,7 @@ const ROWS: usize = 10_000;
 const PER_BUCKET: u64 = 24;
 const SECOND: u64 = 1_000_000_000;
 
-/// A counter of a limits file.
+/// A counter, by the index of its rule and a number, and the hits that it has counted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Counted {
     pub(crate) rule: usize,
@@ -86,10 +86,7 @@ fn key(
     now: Timestamp,
 ) -> anyhow::Result<Hashed> {
     let entries = [Entry::new(RULES[rule].key, number.to_string())];
-    let Lookup::Rule(found) = limits.find("test", &entries) else {
-        bail!("no rule of {entries:?}")
-    };
-    let limit = found.rule.limits().first().context("a limit")?;
+    let (found, limit) = limit_of(limits, &entries)?;
     let (shared, quota, label) = (&found.shared, &limit.quota, &limit.label);
     let of = Identity { domain: "test", entries: &entries, shared, quota, label };
     let keys = counter_keys(Hashing::undivided(seed).hash(&of, [quota]), quota, seed, now);
@@ -99,13 +96,23 @@ fn key(
     }
 }
 
+/// The one limit that a descriptor has.
+fn limit_of<'l>(limits: &'l Rules, entries: &[Entry]) -> anyhow::Result<(Match<'l>, &'l Limit)> {
+    match limits.find("test", entries) {
+        Lookup::Rule(found) => {
+            let limit = found.rule.limits().first().context("a limit")?;
+            Ok((found, limit))
+        }
+        _ => bail!("no rule of {entries:?}"),
+    }
+}
+
 /// Rows of each narrow rule with each count, but for their keys.
 fn states(limits: &Rules, now: Timestamp) -> anyhow::Result<Vec<Vec<Row>>> {
     let mut all = Vec::new();
     for rule in RULES.iter().take(crate::scene::WIDE) {
         let entries = [Entry::new(rule.key, "any")];
-        let Lookup::Rule(found) = limits.find("test", &entries) else { bail!("no {rule:?}") };
-        let limit = found.rule.limits().first().context("a limit")?;
+        let (_, limit) = limit_of(limits, &entries)?;
         let mut of_rule = Vec::new();
         for count in 0..=rule.limit {
             let mut state = [0; 4];

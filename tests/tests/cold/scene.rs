@@ -53,14 +53,10 @@ pub(crate) struct Moved {
 impl Scene {
     /// Starts a sidecar whose counters are idle after a second.
     pub(crate) async fn start(urls: &[String], flags: &[&str]) -> anyhow::Result<Scene> {
-        let dir = Arc::new(TempDir::new()?);
-        let limits = dir.path().join("limits.yaml");
-        std::fs::write(&limits, limits_text())?;
-        let sidecar = Sidecar::start_with(dir.path(), &limits, &with_usual(urls, flags)).await?;
-        Ok(Scene { sidecar, dir })
+        Scene::start_without(&with_usual(urls, flags)).await
     }
 
-    /// Starts one that has no databases yet.
+    /// Starts one with these flags alone, which need not name databases.
     pub(crate) async fn start_without(flags: &[&str]) -> anyhow::Result<Scene> {
         let dir = Arc::new(TempDir::new()?);
         let limits = dir.path().join("limits.yaml");

@@ -3,6 +3,7 @@
 //! Each counter belongs to one client, which asks about it once at a time. So every answer is known beforehand: whether the
 //! hits are allowed, and how many remain. A call that was lost may have counted or not; the next answer tells.
 
+use crate::rows::Counted;
 use crate::scene::{RULES, Rule};
 use anyhow::{Context, bail, ensure};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -47,7 +48,7 @@ impl Counter {
         self.high.into()
     }
 
-    /// It is between these bounds now, of which no limit is larger.
+    /// Sets the bounds. Every limit fits into a byte.
     fn set(&mut self, low: u32, high: u32) {
         (self.low, self.high) = (low as u8, high as u8);
     }
@@ -321,20 +322,20 @@ impl Crowd {
     ) -> anyhow::Result<Crowd> {
         let narrow = (0..narrow).map(|number| (narrow_rule(number), number));
         let wide = (0..wide).map(|number| (crate::scene::WIDE, number));
-        Crowd::connect_counted(dir, clients, narrow.chain(wide), |_, _| 0, weather).await
+        let all = narrow.chain(wide).map(|(rule, number)| Counted { rule, number, count: 0 });
+        Crowd::connect_counted(dir, clients, all, weather).await
     }
 
-    /// Clients that share these counters, each by its rule and its number, of which so many hits are counted already.
+    /// Clients that share these counters.
     pub(crate) async fn connect_counted(
         dir: &Path,
         clients: u32,
-        counters: impl Iterator<Item = (usize, u32)>,
-        counted: impl Fn(usize, u32) -> u32,
+        counters: impl Iterator<Item = Counted>,
         weather: Weather,
     ) -> anyhow::Result<Crowd> {
-        let counter = |(rule, number)| {
-            let count = counted(rule, number) as u8;
-            Counter { number, rule: rule as u8, low: count, high: count }
+        let counter = |Counted { rule, number, count }| {
+            let (rule, count) = (rule as u8, count as u8);
+            Counter { number, rule, low: count, high: count }
         };
         // Wide ones among the others.
         let mut all: Vec<Counter> = counters.map(counter).collect();

@@ -5,7 +5,7 @@
 //! that stands still would get older and older.
 
 use super::look_up::LookUp;
-use super::{FETCHES_MAX, KEYS_MAX};
+use super::{FETCHES_MAX, KEYS_MAX, batch};
 use crate::mover::now_secs;
 use crate::tiered::Inner;
 use std::sync::{Arc, Weak};
@@ -79,12 +79,7 @@ pub(super) async fn serve(
             tokio::spawn(fail_late(inner.clone(), shard, first));
             continue;
         };
-        let mut batch = vec![first];
-        while batch.len() < KEYS_MAX
-            && let Ok(next) = waiting.try_recv()
-        {
-            batch.push(next);
-        }
+        let batch = batch(first, &mut waiting);
         let inner = inner.clone();
         tokio::spawn(async move {
             ask_all(inner, shard, batch).await;

@@ -13,7 +13,7 @@ use tidegate_cold::Row;
 /// More than the queries of a shard may have: eight of 128.
 const MANY: u64 = 4_000;
 const IN_QUERIES: u64 = 1_024;
-/// For a store of which an eighth has room for their records, for each of three shards.
+/// A store of so many counters has room for the records of all that may wait for three shards, in an eighth of its nodes.
 const ROOM: u64 = 100_000;
 /// No test waits for so long unless it fails.
 const NEVER: Duration = Duration::from_secs(3_600);

@@ -21,7 +21,7 @@ enum Step {
     Save,
     Break(Fault, Fault),
     Mend,
-    /// A page is listed for the filter of a shard, of which the first one begins anew.
+    /// The next page of a shard is listed for its filter. The first page begins a new build.
     Build {
         shard: usize,
     },

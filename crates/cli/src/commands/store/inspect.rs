@@ -88,7 +88,10 @@ fn activity_json(activity: &Activity) -> Value {
     let counts = |counts: &Counts| -> Map<String, Value> {
         counts.named().into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect()
     };
-    let lately = |Lately { seconds, counts: of, updates }: &Lately| json!({"seconds": seconds, "updates": updates, "counts": counts(of)});
+    let lately = |Lately { seconds, counts: of, updates }: &Lately| {
+        let counts = counts(of);
+        json!({"seconds": seconds, "updates": updates, "counts": counts})
+    };
     json!({"counts": counts(&activity.counts), "lately": activity.lately.as_ref().map(lately)})
 }
 
