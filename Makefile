@@ -55,11 +55,14 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "ENVOY=/path/to/envoy uses your Envoy instead of fetching $(ENVOY_VERSION)."
 
+# With the sidecar as it is released.
+DEMO := TIDEGATE=$(or $(TIDEGATE),$(CURDIR)/target/release/tidegate) target/debug/tidegate-demo
+
 demo: build-wasm build build-demo envoy ## Build all, run real traffic over limits in a real Envoy, judge it
-	@target/debug/tidegate-demo demo
+	@$(DEMO) demo
 
 run: build-wasm build build-demo envoy ## Keep the demo stack in the foreground, Envoy on 127.0.0.1:10000
-	@target/debug/tidegate-demo run
+	@$(DEMO) run
 
 build: toolchain ## Build the sidecar: target/release/tidegate
 	cargo build --release --locked -p tidegate-cli
@@ -105,14 +108,14 @@ build-noop: toolchain
 
 envoy: $(ENVOY_READY) ## Fetch Envoy into .tools/ (36 MB), unless ENVOY names one
 
-# What the end-to-end tests run.
+# What the end-to-end tests run beside the sidecar; tests/run makes it while it builds the tests.
 .PHONY: ready
-ready: build build-wasm build-wasm-cel envoy $(CLIENTS) $(GRPC_JS) $(PLAYWRIGHT) $(KUBERNETES)
+ready: build-wasm build-wasm-cel envoy $(CLIENTS) $(GRPC_JS) $(PLAYWRIGHT) $(KUBERNETES)
 
 # A program that passed and did not change is not run again, unless ALL=1 asks for it.
 RUN_TESTS := tests/run $(if $(ALL),--all)
 
-test: ready node ## Run every test, from unit to a real Envoy; ALL=1 also those that passed and did not change
+test: toolchain node ## Run every test, from unit to a real Envoy; ALL=1 also those that passed and did not change
 	@$(RUN_TESTS) $(TESTS)
 
 test-native: toolchain ## Unit, property and black-box tests of all crates, without Envoy
@@ -124,7 +127,7 @@ test-loom: toolchain ## The locks of the store, in every interleaving
 test-wasm: toolchain node ## core and wire on the filter's target, under Node
 	@$(RUN_TESTS) wasm
 
-test-end-to-end: ready ## The built filter on a mock host and in a real Envoy
+test-end-to-end: toolchain node ## The built filter on a mock host and in a real Envoy
 	@$(RUN_TESTS) end-to-end
 
 miri: ## The store's unit tests over heap memory, under Miri (needs a nightly toolchain; minutes)

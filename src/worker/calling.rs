@@ -18,9 +18,10 @@ use std::time::Duration;
 use tidegate_core::{Descriptor, HeaderForm, Hits, LeaseRequest, Request, Timestamp};
 use tidegate_wire::{append_report, encode_request, lease_request_metadata};
 
-/// Envoy ends a call itself this long after its timeout, in case no tick does. Longer than any
-/// request waits, since Envoy's timers fire early in a delayed worker.
-const TIMEOUT_BEYOND: Duration = Duration::from_secs(2);
+/// Envoy ends a call itself this long after its timeout, in case no tick does. Long enough that ticks
+/// come first even in a worker in which each takes a second: what Envoy ends tells nothing about the
+/// sidecar, so it counts as late although the sidecar may be silent.
+const TIMEOUT_BEYOND: Duration = Duration::from_secs(10);
 
 impl<H: Host> Worker<H> {
     /// Adds a request to a pending call, or makes a call for it. `rest` will wait for the same

@@ -10,12 +10,17 @@ pub fn root() -> PathBuf {
     here.parent().unwrap_or(here).to_owned()
 }
 
-/// The sidecar's binary; `TIDEGATE` names another.
+/// The sidecar's binary, built as the caller is: for tests with checks of overflows and debug assertions, for
+/// benchmarks as it is released. `TIDEGATE` names another.
 ///
 /// # Errors
 /// When it is not built.
 pub fn sidecar() -> anyhow::Result<PathBuf> {
-    find("TIDEGATE", "target/release/tidegate", "make build")
+    if cfg!(debug_assertions) {
+        find("TIDEGATE", "target/debug/tidegate", "cargo build --workspace --tests --bin tidegate")
+    } else {
+        find("TIDEGATE", "target/release/tidegate", "make build")
+    }
 }
 
 /// The filter; `TIDEGATE_WASM` names another.

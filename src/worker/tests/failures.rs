@@ -54,6 +54,22 @@ fn an_error_that_is_an_answer_ends_a_row_of_failures_and_is_none() {
     }
 }
 
+/// Symptom: with a sidecar that stood still, a request among 5,000 got 503, not the status of `failure_mode`. Cause: Envoy ended
+/// its call after two seconds, before the fifth tick of a worker that was busy with the others.
+#[test]
+fn a_silent_sidecar_is_found_before_envoy_ends_a_call_though_each_tick_takes_a_second() {
+    let mut envoy = Envoy::new(1, 64);
+    let (stream, _) = envoy.request(0, &[("a", 1)]);
+    let ends = only_call(&envoy).ends;
+    while !envoy.world().sent.is_empty() {
+        envoy.pass_ms(1_000);
+        assert!(envoy.world().now < ends, "Envoy ends the call");
+        envoy.tick_all();
+    }
+    assert_eq!(replied(&envoy), [(stream.0, 500)]);
+    assert!(!envoy.workers[0].breaker.is_closed());
+}
+
 #[test]
 fn late_calls_open_no_breaker() {
     let mut envoy = Envoy::new(1, 64);
