@@ -21,7 +21,7 @@ use queue::{Queue, Waiting};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use steps::Begun;
+pub(crate) use steps::Begun;
 use tidegate_authority::Undecided;
 use tidegate_store::Hashed;
 use tokio::runtime::Runtime;
@@ -180,7 +180,7 @@ async fn fetch(inner: Weak<Inner>, mut batch: Vec<Asked>) {
 impl Inner {
     /// Begins the fetch of each counter, and ends those that need none. Returns those that another process fetches.
     fn begin_all(&self, batch: Vec<Asked>, must_take_over: bool) -> Vec<Asked> {
-        let token = self.token();
+        let token = self.tokens.take();
         let mut elsewhere = Vec::new();
         for asked in batch {
             match self.begin(&asked.key, token, must_take_over) {

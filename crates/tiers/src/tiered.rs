@@ -73,8 +73,30 @@ pub(crate) struct Inner {
     pub(crate) fetches: Fetches,
     /// What is known of each shard.
     heard: Mutex<Vec<Heard>>,
-    /// Distinguishes the fetches of this process.
-    tokens: AtomicU64,
+    pub(crate) tokens: Tokens,
+}
+
+/// Distinguishes the fetches of this process from one another, and from those of others: numbers in a row, from one at random.
+pub(crate) struct Tokens {
+    first: u64,
+    next: AtomicU64,
+}
+
+impl Tokens {
+    fn new() -> Tokens {
+        let first = RandomState::new().hash_one("token");
+        Tokens { first, next: AtomicU64::new(first) }
+    }
+
+    pub(crate) fn take(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether this process has taken it.
+    pub(crate) fn has_taken(&self, token: u64) -> bool {
+        let taken = self.next.load(Ordering::Relaxed).wrapping_sub(self.first);
+        token.wrapping_sub(self.first) < taken
+    }
 }
 
 /// What is known of a shard.
@@ -153,7 +175,7 @@ impl Tiered {
             tally: Tally::default(),
             totals: Totals::of(&hot)?,
             fetches,
-            tokens: AtomicU64::new(RandomState::new().hash_one("token")),
+            tokens: Tokens::new(),
             hot,
         });
         let runtime = Builder::new_multi_thread()
@@ -219,10 +241,6 @@ impl Inner {
     #[inline]
     pub(crate) fn may_be_cold(&self, key: &Hashed) -> bool {
         self.filters.iter().any(|filter| filter.may_have(key))
-    }
-
-    pub(crate) fn token(&self) -> u64 {
-        self.tokens.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Notes how an operation of a shard has ended.

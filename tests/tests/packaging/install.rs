@@ -11,6 +11,8 @@ async fn make(arguments: &[&str], stage: &Path) -> anyhow::Result<Ran> {
     let mut command = Command::new("make");
     command.args(["--no-print-directory", "-C"]).arg(artifacts::root()).args(arguments);
     command.arg(format!("DESTDIR={}", stage.display())).arg("PREFIX=/usr");
+    // The one that all tests run.
+    command.env("TIDEGATE", artifacts::sidecar()?);
     // What called this test may be make.
     command.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
     run(command).await

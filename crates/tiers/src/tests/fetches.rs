@@ -2,6 +2,7 @@
 
 use super::memory_rows::{Fault, Faults};
 use super::*;
+use crate::fetch::Begun;
 use crate::levels::Levels;
 use crate::tiered::Inner;
 use std::collections::BTreeSet;
@@ -117,6 +118,33 @@ async fn all(fetches: Vec<(u64, Fetching)>) -> Vec<(u64, Result<(), Undecided>)>
 
 fn is_pending(fetch: &mut Fetching) -> bool {
     fetch.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+}
+
+/// Symptom: on a busy machine some requests waited until the timeout, with databases that answered at once. Cause: the lock of a
+/// counter was held by a thread without a processor, so the end of its fetch could not be noted, and the record that stayed was
+/// taken for a fetch of another process.
+#[test]
+fn a_record_that_this_process_left_delays_nothing_and_one_of_another_does() {
+    let cold = Cold::new(1, NEVER, |_, _| true);
+    let another = Cold::process(ROOM, cold.dir.path(), &cold.rows, NEVER);
+    let left_by = |process: &Process, number| {
+        let inner = &process.tiered.inner;
+        let token = inner.tokens.take();
+        assert_eq!(inner.begin(&key(number), token, false), Ok(Begun::Now));
+        token
+    };
+    left_by(&cold.process, 0);
+    let token = left_by(&another, 1);
+    let ended = promptly(all(cold.ask([0])));
+    assert_eq!(ended, [(0, Ok(()))]);
+    assert_eq!(cold.process.count(0), Ok(1));
+    let mut elsewhere = cold.ask([1]).pop().unwrap().1;
+    // Fetches begin in turn: the one before this has begun, too.
+    assert_eq!(promptly(all(cold.ask([2]))), [(2, Ok(()))]);
+    assert!(is_pending(&mut elsewhere));
+    another.tiered.inner.give_up(&key(1), token);
+    assert_eq!(promptly(elsewhere), Ok(()));
+    assert_eq!(cold.process.count(1), Ok(1));
 }
 
 /// Symptom: while one database stood still, counters of the others waited as long as it did. Cause: all had one queue and
