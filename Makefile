@@ -56,7 +56,8 @@ help: ## Show this list
 	@echo "ENVOY=/path/to/envoy uses your Envoy instead of fetching $(ENVOY_VERSION)."
 
 # With the sidecar as it is released.
-DEMO := TIDEGATE=$(or $(TIDEGATE),$(CURDIR)/target/release/tidegate) target/debug/tidegate-demo
+RELEASED := TIDEGATE=$(or $(TIDEGATE),$(CURDIR)/target/release/tidegate)
+DEMO := $(RELEASED) target/debug/tidegate-demo
 
 demo: build-wasm build build-demo envoy ## Build all, run real traffic over limits in a real Envoy, judge it
 	@$(DEMO) demo
@@ -108,12 +109,12 @@ build-noop: toolchain
 
 envoy: $(ENVOY_READY) ## Fetch Envoy into .tools/ (36 MB), unless ENVOY names one
 
-# What the end-to-end tests run beside the sidecar; tests/run makes it while it builds the tests.
+# What the end-to-end tests run; tests/run makes it while it builds the tests.
 .PHONY: ready
-ready: build-wasm build-wasm-cel envoy $(CLIENTS) $(GRPC_JS) $(PLAYWRIGHT) $(KUBERNETES)
+ready: build build-wasm build-wasm-cel envoy $(CLIENTS) $(GRPC_JS) $(PLAYWRIGHT) $(KUBERNETES)
 
 # A program that passed and did not change is not run again, unless ALL=1 asks for it.
-RUN_TESTS := tests/run $(if $(ALL),--all)
+RUN_TESTS := $(RELEASED) tests/run $(if $(ALL),--all)
 
 test: toolchain node ## Run every test, from unit to a real Envoy; ALL=1 also those that passed and did not change
 	@$(RUN_TESTS) $(TESTS)
