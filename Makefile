@@ -109,9 +109,9 @@ build-noop: toolchain
 
 envoy: $(ENVOY_READY) ## Fetch Envoy into .tools/ (36 MB), unless ENVOY names one
 
-# What the end-to-end tests run; tests/run makes it while it builds the tests.
+# What the end-to-end tests run; tests/run makes it while it builds the tests. The released sidecar only where they run that.
 .PHONY: ready
-ready: build build-wasm build-wasm-cel envoy $(CLIENTS) $(GRPC_JS) $(PLAYWRIGHT) $(KUBERNETES)
+ready: $(if $(filter $(CURDIR)/target/release/tidegate,$(TIDEGATE)),build) build-wasm build-wasm-cel envoy $(CLIENTS) $(GRPC_JS) $(PLAYWRIGHT) $(KUBERNETES)
 
 # A program that passed and did not change is not run again, unless ALL=1 asks for it.
 RUN_TESTS := $(RELEASED) tests/run $(if $(ALL),--all)

@@ -21,7 +21,7 @@ use queue::{Queue, Waiting};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-pub(crate) use steps::Begun;
+use steps::Begun;
 use tidegate_authority::Undecided;
 use tidegate_store::Hashed;
 use tokio::runtime::Runtime;

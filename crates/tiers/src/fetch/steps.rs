@@ -15,7 +15,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// What a look at a counter before its fetch has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Begun {
+pub(super) enum Begun {
     /// It is hot, or a record says that no row counts.
     Settled,
     Now,
@@ -31,7 +31,7 @@ impl Inner {
 
     /// Begins a fetch, if nothing is known of the counter. Takes the place of another process's fetch if it must, and of one of
     /// this process, which has ended: there is one of a counter at a time.
-    pub(crate) fn begin(&self, key: &Hashed, token: u64, must: bool) -> Result<Begun, UpdateError> {
+    pub(super) fn begin(&self, key: &Hashed, token: u64, must: bool) -> Result<Begun, UpdateError> {
         // A counter that comes back has had uses before, and must not move again at once.
         self.heat.used(key);
         self.with_record(key, |counter_is_new, entries, now| {
@@ -41,7 +41,9 @@ impl Inner {
             let record = entries.get(1);
             match Record::read(record.state) {
                 Some((_, Record::Absent | Record::Fetched { .. })) => Begun::Settled,
-                Some((_, Record::Fetching { token })) if !must && !self.tokens.has_taken(token) => {
+                Some((_, Record::Fetching { token: of }))
+                    if !must && !self.tokens.has_taken(of) =>
+                {
                     Begun::Elsewhere
                 }
                 Some((_, Record::Fetching { .. })) | None => {
@@ -95,7 +97,7 @@ impl Inner {
     }
 
     /// Ends a fetch that failed, so that the next one need not wait for it.
-    pub(crate) fn give_up(&self, key: &Hashed, token: u64) {
+    pub(super) fn give_up(&self, key: &Hashed, token: u64) {
         let given_up = self.with_record(key, |_, entries, _| {
             let record = entries.get(1);
             if is_own(record.state, token) {

@@ -2,8 +2,8 @@
 
 use super::memory_rows::{Fault, Faults};
 use super::*;
-use crate::fetch::Begun;
 use crate::levels::Levels;
+use crate::record::Record;
 use crate::tiered::Inner;
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -128,13 +128,17 @@ fn a_record_that_this_process_left_delays_nothing_and_one_of_another_does() {
     let cold = Cold::new(1, NEVER, |_, _| true);
     let another = Cold::process(ROOM, cold.dir.path(), &cold.rows, NEVER);
     let left_by = |process: &Process, number| {
-        let inner = &process.tiered.inner;
+        let (inner, key) = (&process.tiered.inner, key(number));
         let token = inner.tokens.take();
-        assert_eq!(inner.begin(&key(number), token, false), Ok(Begun::Now));
-        token
+        let left = inner.with_record(&key, |_, entries, now| {
+            let record = entries.get(1);
+            Record::Fetching { token }.write(&key, record.state);
+            *record.expires_at = now.as_nanos() + DAY;
+        });
+        left.unwrap();
     };
     left_by(&cold.process, 0);
-    let token = left_by(&another, 1);
+    left_by(&another, 1);
     let ended = promptly(all(cold.ask([0])));
     assert_eq!(ended, [(0, Ok(()))]);
     assert_eq!(cold.process.count(0), Ok(1));
@@ -142,7 +146,11 @@ fn a_record_that_this_process_left_delays_nothing_and_one_of_another_does() {
     // Fetches begin in turn: the one before this has begun, too.
     assert_eq!(promptly(all(cold.ask([2]))), [(2, Ok(()))]);
     assert!(is_pending(&mut elsewhere));
-    another.tiered.inner.give_up(&key(1), token);
+    another
+        .tiered
+        .inner
+        .with_record(&key(1), |_, entries, _| entries.get(1).state.fill(0))
+        .unwrap();
     assert_eq!(promptly(elsewhere), Ok(()));
     assert_eq!(cold.process.count(1), Ok(1));
 }
