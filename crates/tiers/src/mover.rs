@@ -6,14 +6,14 @@
 //! between leaves the counter hot and its row stale. Between passes filters
 //! are built (`build`), and stale rows removed (`stale`).
 //!
-//! What stays hot: counters whose end is near, counters in use, and counters with a single use, which anybody can make,
-//! unless there is hardly any room left. Bounds: moves per second, and rows of one operation.
+//! What stays hot: counters whose end is near, counters in use, those that began anew while their row could not be read,
+//! until it is removed, and counters with a single use, which anybody can make, unless there is hardly any room left. Bounds: moves per second, and rows of one operation.
 
 use crate::ageing::Ageing;
 use crate::build::Builds;
 use crate::filter::Filter;
 use crate::heat::{IDLE_MAX, Use};
-use crate::record::Record;
+use crate::record::{ALL_ROWS, Record};
 use crate::rows::Away;
 use crate::stale::Stale;
 use crate::tally::add;
@@ -391,7 +391,9 @@ impl Mover {
             if let Some((counter, record)) = Record::of_node(seed, &key, &entry.state) {
                 if let Record::Fetched { moved_at, pass: before } = record {
                     versions.insert(counter, moved_at);
-                    if is_saved(before, pass) && found.stale.len() < PASS_MAX {
+                    // A row that could not be read does not count again, whatever becomes of the counter.
+                    let is_stale = moved_at == ALL_ROWS || is_saved(before, pass);
+                    if is_stale && found.stale.len() < PASS_MAX {
                         found.stale.push((counter, moved_at));
                     }
                 }
@@ -410,6 +412,8 @@ impl Mover {
         if let Err(error) = looked {
             tracing::debug!(%error, "not all nodes were looked at");
         }
+        // No row is newer than all there may be: these counters stay until their stale rows are removed.
+        found.idle.retain(|candidate| versions.get(&candidate.row.key) != Some(&ALL_ROWS));
         keep_best(&mut found.idle);
         // A row is newer than any before it, whatever the clock did, since the newest one counts.
         for Candidate { row, .. } in &mut found.idle {

@@ -20,6 +20,8 @@ const WIDE: u64 = 3 << 62 | 6;
 /// The upper half of the first word.
 const MAGIC: u64 = 0x7469_6572 << 32;
 const WORDS: usize = 4;
+/// The version of rows of which none is known: all that there are, are stale.
+pub(crate) const ALL_ROWS: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {

@@ -1,5 +1,6 @@
-//! Stale rows: those of counters that came back. They are removed once the snapshot has their counters, and then the records
-//! that say so.
+//! Stale rows: those of counters that came back, and those that could not be read when their counters began anew. The first
+//! are removed once the snapshot has their counters, the others as soon as their shard answers, and then the records that say
+//! so.
 //!
 //! Done by the thread that moves, some rows at a time while no pass is due. Counters that move come first: they make room in
 //! memory, and their rows replace stale ones. A stale row that stays for longer costs nothing but its space.

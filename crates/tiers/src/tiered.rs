@@ -8,7 +8,7 @@ use crate::fetch::{self, Fetches};
 use crate::filter::Filter;
 use crate::heat::Heat;
 use crate::probe;
-use crate::record::{Record, record_key};
+use crate::record::{ALL_ROWS, Record, record_key};
 use crate::rows::{Away, Rows};
 use crate::tally::{Counts, Tally, add};
 use crate::totals::{self, Totals};
@@ -411,7 +411,7 @@ impl Inner {
                 // Whatever the rows say, they are stale from now on.
                 let record = entries.get(keys.len() + index);
                 let pass = self.hot.completed_pass() as u32;
-                Record::Fetched { moved_at: u32::MAX, pass }.write(key, record.state);
+                Record::Fetched { moved_at: ALL_ROWS, pass }.write(key, record.state);
                 *record.expires_at = now.as_nanos().saturating_add(FOR_EVER * SECOND);
             }
         }

@@ -56,6 +56,25 @@ fn a_counter_that_begins_anew_goes_on_and_its_row_is_stale() {
 }
 
 #[test]
+fn the_next_row_of_a_counter_that_began_anew_is_not_taken_for_a_stale_one() {
+    let mut world = with_cold(Missing::Fresh);
+    assert_eq!(world.process.hit(1), Ok(1));
+    // While the shard is away the counter becomes idle. So one pass finds both: a counter that is to move, and a stale row
+    // that is to go.
+    for _ in 0..5 {
+        world.process.hit(2).unwrap();
+        world.process.hot.sync().unwrap();
+        world.process.mover.pass_at(Pressure { idle_min: 30, ..ALL }).unwrap();
+    }
+    world.rows.set_faults(Faults::default());
+    for count in 2..5 {
+        world.process.move_all();
+        assert_eq!(world.process.hit(1), Ok(count));
+    }
+    assert!(world.process.tiered.counts().moved > 0);
+}
+
+#[test]
 fn other_counters_of_the_update_count_as_they_should() {
     let world = with_cold(Missing::Allow);
     world.process.hit(2).unwrap();
