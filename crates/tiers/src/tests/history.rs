@@ -2,6 +2,7 @@
 
 use super::memory_rows::{Fault, Faults};
 use super::*;
+use crate::tiered::Missing;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -49,46 +50,84 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Runs a history in which counters that cannot be read are dealt with by this rule.
+fn check(missing: Missing, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let settings = Settings { capacity: 1_000, missing, ..Settings::default() };
+    let world = World::with(2, settings);
+    let mut processes = [world.another(), world.another()];
+    let (mut twin, mut mover) = (HashMap::<u64, u64>::new(), 0);
+    for step in steps {
+        match step {
+            Step::Hit { process, number } => {
+                let (changed, is_known) =
+                    change_and_look(&processes[process], number, |count| *count += 1);
+                let Ok(count) = changed else {
+                    prop_assert_eq!(missing, Missing::Deny);
+                    continue;
+                };
+                match (is_known, missing) {
+                    (false, Missing::Allow) => prop_assert_eq!(count, 1),
+                    (false, _) => _ = twin.insert(number, 1),
+                    (true, _) => *twin.entry(number).or_default() += 1,
+                }
+                if is_known || missing != Missing::Allow {
+                    prop_assert_eq!(count, twin[&number]);
+                }
+            }
+            Step::GiveBack { process, number } => {
+                let (changed, is_known) =
+                    change_and_look(&processes[process], number, |count| *count = 0);
+                if changed.is_ok() && (is_known || missing != Missing::Allow) {
+                    twin.remove(&number);
+                }
+            }
+            Step::Move => _ = processes[mover].mover.pass_and_remove(ALL),
+            Step::Save => _ = processes[mover].hot.sync().unwrap(),
+            Step::Break(reads, writes) => world.rows.set_faults(Faults { reads, writes }),
+            Step::Mend => world.rows.set_faults(Faults::default()),
+            Step::Build { shard } => _ = processes[mover].mover.list_a_page(shard),
+            Step::Replace { process } => processes[process] = world.another(),
+            Step::PassOn => {
+                mover = 1 - mover;
+                let Process { tiered, mover, .. } = &mut processes[mover];
+                *mover = tiered.mover(MovesSettings::default()).unwrap();
+            }
+        }
+    }
+    world.rows.set_faults(Faults::default());
+    for number in 0..KEYS {
+        let expected = twin.get(&number).copied().unwrap_or(0);
+        prop_assert_eq!(processes[0].count(number), Ok(expected), "key {}", number);
+    }
+    Ok(())
+}
+
+/// Changes a counter. Returns what came of it, and whether the counter's row was known, if it has one.
+fn change_and_look(
+    process: &Process,
+    number: u64,
+    change: impl Fn(&mut u64) + Sync,
+) -> (Result<u64, Undecided>, bool) {
+    let unknown = || process.tiered.counts().without_state;
+    let before = unknown();
+    let changed = process.change(number, change);
+    (changed, unknown() == before)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
     #[test]
     fn a_counter_is_what_it_would_be_in_a_map(steps in prop::collection::vec(steps(), 1..150)) {
-        let settings = Settings { capacity: 1_000, ..Settings::default() };
-        let world = World::with(2, settings);
-        let mut processes = [world.another(), world.another()];
-        let (mut twin, mut mover) = (HashMap::<u64, u64>::new(), 0);
-        for step in steps {
-            match step {
-                Step::Hit { process, number } => {
-                    // What cannot be read is not counted.
-                    if let Ok(count) = processes[process].hit(number) {
-                        let expected = twin.entry(number).or_default();
-                        *expected += 1;
-                        prop_assert_eq!(count, *expected);
-                    }
-                }
-                Step::GiveBack { process, number } => {
-                    if processes[process].change(number, |count| *count = 0).is_ok() {
-                        twin.remove(&number);
-                    }
-                }
-                Step::Move => _ = processes[mover].mover.pass_and_remove(ALL),
-                Step::Save => _ = processes[mover].hot.sync().unwrap(),
-                Step::Break(reads, writes) => world.rows.set_faults(Faults { reads, writes }),
-                Step::Mend => world.rows.set_faults(Faults::default()),
-                Step::Build { shard } => _ = processes[mover].mover.list_a_page(shard),
-                Step::Replace { process } => processes[process] = world.another(),
-                Step::PassOn => {
-                    mover = 1 - mover;
-                    let Process { tiered, mover, .. } = &mut processes[mover];
-                    *mover = tiered.mover(MovesSettings::default()).unwrap();
-                }
-            }
-        }
-        world.rows.set_faults(Faults::default());
-        for number in 0..KEYS {
-            let expected = twin.get(&number).copied().unwrap_or(0);
-            prop_assert_eq!(processes[0].count(number), Ok(expected), "key {}", number);
-        }
+        check(Missing::Deny, steps)?;
+    }
+
+    #[test]
+    fn what_passes_without_a_row_changes_no_counter(steps in prop::collection::vec(steps(), 1..150)) {
+        check(Missing::Allow, steps)?;
+    }
+
+    #[test]
+    fn a_counter_that_began_anew_is_what_it_would_be_in_a_map(steps in prop::collection::vec(steps(), 1..150)) {
+        check(Missing::Fresh, steps)?;
     }
 }
