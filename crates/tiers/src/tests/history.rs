@@ -52,7 +52,9 @@ fn steps() -> impl Strategy<Value = Step> {
 
 /// Runs a history in which counters that cannot be read are dealt with by this rule.
 fn check(missing: Missing, steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let settings = Settings { capacity: 1_000, missing, ..Settings::default() };
+    // Fetches of processes that have ended are waited for.
+    let timeout = Duration::from_millis(20);
+    let settings = Settings { capacity: 1_000, missing, timeout };
     let world = World::with(2, settings);
     let mut processes = [world.another(), world.another()];
     let (mut twin, mut mover) = (HashMap::<u64, u64>::new(), 0);
