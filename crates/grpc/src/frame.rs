@@ -243,3 +243,26 @@ pub(crate) fn write_goaway(last_stream: u32, code: u32, reason: &str, output: &m
     output.extend_from_slice(&code.to_be_bytes());
     output.extend_from_slice(reason.as_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::frame;
+
+    #[test]
+    fn the_buffer_of_a_partial_frame_is_kept_up_to_4_kib() {
+        for (frame_bytes, kept) in [(100, 100), (4096, 4096), (4097, 0)] {
+            let frame = frame(PING, 0, 0, &vec![0; frame_bytes - HEAD_BYTES]);
+            let (mut partial, mut whole) = (Vec::new(), 0);
+            for piece in [&frame[..20], &frame[20..]] {
+                let count = |_: Head, payload: &[u8]| {
+                    whole += payload.len();
+                    Ok(())
+                };
+                assert_eq!(cut_all(piece, &mut partial, count), Ok(()));
+            }
+            assert_eq!((whole, partial.len()), (frame_bytes - HEAD_BYTES, 0));
+            assert_eq!(partial.capacity(), kept, "a frame of {frame_bytes} bytes");
+        }
+    }
+}

@@ -235,3 +235,50 @@ impl Body {
         frames
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cleared_buffer_is_kept_up_to_2_kib() {
+        for (bytes, kept) in [(1, 1), (2048, 2048), (2049, 0)] {
+            let mut buffer = Vec::with_capacity(bytes);
+            buffer.push(7);
+            release(&mut buffer);
+            assert_eq!((buffer.len(), buffer.capacity()), (0, kept));
+        }
+    }
+
+    #[test]
+    fn output_bodies_and_the_queue_count_as_memory() {
+        let mut outgoing = Outgoing::new();
+        outgoing.window = 50;
+        let mut bodies = [1, 3, 5].map(|_| Body::new());
+        for (stream, body) in (1..).step_by(2).zip(&mut bodies) {
+            body.renew(100);
+            body.wait(&[0; 1000], &mut outgoing);
+            body.wait(&[0; 3000], &mut outgoing);
+            body.pump(stream, 0, &mut outgoing);
+        }
+        let counted = |outgoing: &Outgoing, bodies: &[Body]| {
+            let bodies: usize = bodies.iter().map(Body::capacity_bytes).sum();
+            let queue = outgoing.queue.capacity() * size_of::<u32>();
+            assert!(queue > 0 && outgoing.output.capacity_bytes() > 50);
+            assert_eq!(
+                outgoing.capacity_bytes(),
+                outgoing.output.capacity_bytes() + bodies + queue
+            );
+            bodies
+        };
+        assert!(counted(&outgoing, &bodies) >= 3 * 4000);
+        // All of the first is sent, and the second is dropped.
+        (outgoing.window, bodies[0].window) = (1 << 20, 1 << 20);
+        bodies[0].pump(1, 0, &mut outgoing);
+        bodies[1].clear(3, &mut outgoing);
+        assert!((4000..12_000).contains(&counted(&outgoing, &bodies)));
+        assert_eq!((outgoing.waiting_bytes(), outgoing.queue.len()), (4000, 2));
+        bodies[2].clear(5, &mut outgoing);
+        assert_eq!((counted(&outgoing, &bodies), outgoing.waiting_bytes()), (0, 0));
+    }
+}

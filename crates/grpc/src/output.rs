@@ -78,6 +78,18 @@ mod tests {
         }
     }
 
+    /// So each byte is moved once at most, on average.
+    #[test]
+    fn unwritten_bytes_move_only_when_they_are_the_lesser_half() {
+        let mut output = Output::default();
+        output.buffer().extend(0..100);
+        for (written, held) in [(25, 100), (25, 100), (1, 49), (24, 49), (1, 24)] {
+            output.written(written);
+            assert_eq!(output.bytes.len(), held);
+        }
+        assert_eq!(output.waiting(), (76..100).collect::<Vec<u8>>());
+    }
+
     #[test]
     fn an_empty_buffer_keeps_16_kib() {
         let mut output = Output::default();

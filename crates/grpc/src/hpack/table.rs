@@ -403,6 +403,17 @@ mod tests {
     }
 
     #[test]
+    fn a_table_grows_in_few_steps() {
+        let (mut table, mut grown) = (Table::new(4096), 0);
+        for _ in 0..10_000 {
+            let before = table.bytes.capacity();
+            table.insert(valid(b"name", b"value"), Validity::Valid);
+            grown += usize::from(table.bytes.capacity() != before);
+        }
+        assert!(grown <= 12, "{grown} times");
+    }
+
+    #[test]
     fn bytes_that_http_forbids_are_seen() {
         for (name, value) in [
             ("", "x"),

@@ -109,3 +109,40 @@ fn a_receive_window_is_reopened_when_more_than_half_of_it_is_used() {
     assert!(!window.take(1));
     assert!(!ReceiveWindow::new(100).take(usize::MAX));
 }
+
+/// Replies are sent while up to 8 MiB of output are unread.
+#[test]
+fn a_peer_that_reads_nothing_gets_8_mib_of_replies() {
+    let ping = (crate::testing::frame(frame::PING, 0, 0, &[0; 8]), 8);
+    let settings = (crate::testing::settings(&[]), 0);
+    for (request, payload_bytes) in [ping, settings] {
+        for (unread, is_answered) in [(8 << 20, true), ((8 << 20) + 1, false)] {
+            let mut link = link();
+            link.has_preface = true;
+            link.outgoing.output.buffer().resize(unread, 0);
+            let (head, payload, _) = frame::cut(&request).unwrap().unwrap();
+            let result = link.take(head, payload);
+            assert_eq!(result.is_ok(), is_answered, "{head:?} with {unread} bytes");
+            let reply = if is_answered { frame::HEAD_BYTES + payload_bytes } else { 0 };
+            assert_eq!(link.outgoing.output.len(), unread + reply);
+        }
+    }
+}
+
+#[test]
+fn a_header_block_may_have_exactly_its_limit() {
+    for (last_bytes, is_taken) in [(400, true), (401, false)] {
+        let mut link = link();
+        let mut take = |kind, flags, bytes| {
+            let part = vec![0; bytes];
+            let head = Head { length: bytes, kind, flags, stream: 1 };
+            let taken = link.take_block(head, &part, at(0));
+            taken.map(|block| block.map(|(_, block)| block.len())).map_err(|broken| broken.code)
+        };
+        assert_eq!(take(frame::HEADERS, 0, 500), Ok(None));
+        assert_eq!(take(frame::CONTINUATION, 0, 100), Ok(None));
+        let expected =
+            if is_taken { Ok(Some(1000)) } else { Err(ErrorCode::EnhanceYourCalm as u32) };
+        assert_eq!(take(frame::CONTINUATION, frame::END_HEADERS, last_bytes), expected);
+    }
+}

@@ -129,3 +129,17 @@ fn last_block(stream: u32, outgoing: &mut Outgoing, write: impl FnOnce(&mut Vec<
         write(buffer);
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Trailers nearly always follow.
+    #[test]
+    fn an_answer_reserves_exactly_its_bytes_and_those_of_its_trailers() {
+        let mut outgoing = Outgoing::new();
+        message(1, &crate::message::prefix(1000), &[0; 1000], &mut outgoing);
+        trailers_ok(1, &mut outgoing);
+        assert_eq!(outgoing.output.capacity_bytes(), outgoing.output.len());
+    }
+}

@@ -225,3 +225,34 @@ pub(crate) fn read_trailers(
     })?;
     Ok(if listed == Listed::TooLarge { Validity::Invalid } else { validity })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request with this much memory for its path of three bytes, and for its metadata.
+    fn with_capacity(path_bytes: usize) -> Request {
+        let mut request = Request::default();
+        request.path.reserve_exact(path_bytes);
+        request.path.extend_from_slice(b"/ab");
+        request.metadata.push(Field { name: b"x", value: b"y", validity: Validity::Valid });
+        request
+    }
+
+    #[test]
+    fn memory_of_a_request_up_to_a_bound_is_kept_with_its_path() {
+        let metadata_bytes = with_capacity(3).metadata.capacity_bytes();
+        for (path_bytes, bound, kept) in [
+            (metadata_bytes, metadata_bytes, 2 * metadata_bytes),
+            (metadata_bytes + 1, metadata_bytes, 3 + metadata_bytes),
+            (metadata_bytes - 1, metadata_bytes - 1, metadata_bytes - 1),
+            (5, 0, 3),
+        ] {
+            let mut request = with_capacity(path_bytes);
+            assert_eq!(request.capacity_bytes(), path_bytes + metadata_bytes);
+            request.drop_metadata(bound);
+            assert_eq!(request.capacity_bytes(), kept, "{path_bytes} bytes of {bound}");
+            assert_eq!((&request.path[..], request.metadata.iter().count()), (&b"/ab"[..], 0));
+        }
+    }
+}

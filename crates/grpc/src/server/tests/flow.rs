@@ -202,3 +202,12 @@ fn the_window_of_a_stream_is_opened_again() {
         assert_eq!(opened, 2000 * (turn / 17 * 17), "after {turn} messages");
     }
 }
+
+#[test]
+fn reading_pauses_beyond_256_kib_of_output() {
+    let mut connection = greeted(LIMITS);
+    for (bytes, is_congested) in [(256 << 10, false), ((256 << 10) + 1, true)] {
+        connection.link.outgoing.output.buffer().resize(bytes, 0);
+        assert_eq!(connection.is_congested(), is_congested, "{bytes} bytes");
+    }
+}

@@ -251,6 +251,11 @@ fn bodies_that_are_wrong_end_with_a_status() {
         &internal("a message is compressed, but no grpc-encoding says how"),
     );
     check_body(
+        &[("grpc-encoding", "identity")],
+        &compressed,
+        &internal("a message is compressed, but no grpc-encoding says how"),
+    );
+    check_body(
         &gzip,
         &compressed,
         "grpc-status: 12\ngrpc-message: messages may not be compressed\n\

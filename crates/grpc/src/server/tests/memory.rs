@@ -312,3 +312,87 @@ fn answers_that_lack_window_count_as_memory_until_they_are_sent() {
     let left = connection.capacity_bytes().saturating_sub(idle);
     assert!(left < 60_000, "{left} bytes are left");
 }
+
+/// A call that has ended is kept for the next one.
+#[test]
+fn calls_that_are_kept_count_with_their_buffers() {
+    let mut connection = greeted(LARGE);
+    let body = envelope(&[0; 1500]);
+    let parts = [data(1, 0, &body[..700]), data(1, END_STREAM, &body[700..])].concat();
+    said(&mut connection, &[settings(&[(4, 0)]), headers(1, 0), parts].concat());
+    said(&mut connection, &settings(&[(4, 2000)]));
+    assert_eq!(connection.streams.len(), 0);
+    let before = connection.streams.capacity_bytes();
+    let kept = connection.streams.spare(|| panic!("no call is kept"));
+    let (arrived, answer) = (kept.capacity_of_what_arrived(), kept.body.capacity_bytes());
+    assert!(arrived > 1500 && answer > 1500, "{arrived} and {answer} bytes");
+    let counted = before - connection.streams.capacity_bytes();
+    assert_eq!(counted, size_of::<Stream>() + arrived + answer);
+}
+
+/// A short block that leaves the table as it is, and refers to a path of this many bytes. How many bytes its request
+/// has in memory, and how many are kept of both.
+fn kept_of(path_bytes: usize, block_bytes: usize) -> (usize, usize) {
+    let mut connection = greeted(LARGE);
+    let path = format!("/{}", "p".repeat(path_bytes - 1));
+    let mut fields = block(&[REQUEST[0], REQUEST[1], REQUEST[3]]);
+    literal(Indexing::Add, b":path", path.as_bytes(), &mut fields);
+    said(&mut connection, &frame(HEADERS, END_HEADERS, 1, &fields));
+    let mut short = vec![0x83, 0x86, 0xbe];
+    literal(Indexing::Without, b"x", &vec![b'y'; block_bytes - short.len() - 4], &mut short);
+    assert_eq!(short.len(), block_bytes);
+    said(&mut connection, &frame(HEADERS, END_HEADERS | END_STREAM, 3, &short));
+    let before = connection.capacity_bytes();
+    let kept = std::mem::take(&mut connection.recent).capacity_bytes();
+    assert_eq!(before - connection.capacity_bytes(), kept);
+    let request = connection.streams.spare(|| panic!("no call is kept")).request.capacity_bytes();
+    (request, kept)
+}
+
+/// Requests are compared with the last one, up to 64 bytes of a block and 2 KiB of a request.
+#[test]
+fn the_last_request_is_kept_if_it_is_small_and_counts() {
+    let (other, _) = kept_of(1000, 64);
+    // The path is the rest of the request.
+    let path_bytes_max = 2048 - (other - 1000);
+    for (path_bytes, block_bytes, is_kept) in [
+        (1000, 20, true),
+        (1000, 64, true),
+        (1000, 65, false),
+        (path_bytes_max, 64, true),
+        (path_bytes_max + 1, 64, false),
+    ] {
+        let (request, kept) = kept_of(path_bytes, block_bytes);
+        let expected = if is_kept { request + block_bytes } else { 0 };
+        let slack = kept.saturating_sub(expected);
+        assert!(
+            kept >= expected.min(path_bytes + block_bytes) && slack < 100,
+            "{kept} of {request}"
+        );
+    }
+}
+
+/// A call that waits for its first message still needs its metadata; later messages do not.
+#[test]
+fn an_open_call_is_trimmed_once_its_metadata_was_read() {
+    let value = "y".repeat(500);
+    let fields = [&REQUEST[..], &[("x", &value)]].concat();
+    let begun = frame(HEADERS, END_HEADERS, 1, &block(&fields));
+    let message = data(1, 0, &envelope(b"x"));
+    for (input, was_read) in [(begun.clone(), false), ([begun, message.clone()].concat(), true)] {
+        let mut connection = greeted(LARGE);
+        let mut service = Echo::default();
+        connection.receive(&input, &mut service).unwrap();
+        let held = |connection: &mut Connection| {
+            let held = connection.streams.get(1).unwrap().capacity_of_what_arrived();
+            assert_eq!(connection.shared.buffered_bytes, held);
+            held
+        };
+        let before = held(&mut connection);
+        connection.trim();
+        let after = held(&mut connection);
+        assert!(before > 500 && if was_read { after < 100 } else { after == before });
+        connection.receive(&message, &mut service).unwrap();
+        assert_eq!(service.seen[0].1, format!("x: {value}\n"));
+    }
+}
