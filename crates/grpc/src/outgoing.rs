@@ -251,6 +251,20 @@ mod tests {
     }
 
     #[test]
+    fn windows_are_opened_to_their_bound_and_no_further() {
+        for (increment, is_allowed) in [(10, true), (11, false)] {
+            let mut body = Body::new();
+            body.renew(WINDOW_MAX - 10);
+            assert_eq!(body.open(increment).is_ok(), is_allowed);
+            body.renew(WINDOW_MAX - 10);
+            assert_eq!(body.change_initial_window(increment.into()).is_ok(), is_allowed);
+            let mut outgoing = Outgoing::new();
+            outgoing.window = WINDOW_MAX - 10;
+            assert_eq!(outgoing.open(increment).is_ok(), is_allowed);
+        }
+    }
+
+    #[test]
     fn output_bodies_and_the_queue_count_as_memory() {
         let mut outgoing = Outgoing::new();
         outgoing.window = 50;

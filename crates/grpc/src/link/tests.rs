@@ -146,3 +146,39 @@ fn a_header_block_may_have_exactly_its_limit() {
         assert_eq!(take(frame::CONTINUATION, frame::END_HEADERS, last_bytes), expected);
     }
 }
+
+/// DATA and the like belong to streams, SETTINGS and the like to the connection.
+#[test]
+fn a_frame_in_the_wrong_place_breaks_the_connection() {
+    use crate::frame::{CONTINUATION, DATA, GOAWAY, HEADERS, PING, PRIORITY, RST_STREAM, SETTINGS};
+    for (kind, bytes, stream) in [
+        (DATA, 5, 0),
+        (HEADERS, 5, 0),
+        (PRIORITY, 5, 0),
+        (RST_STREAM, 4, 0),
+        (SETTINGS, 0, 1),
+        (PING, 8, 1),
+        (GOAWAY, 8, 1),
+        (CONTINUATION, 5, 0),
+    ] {
+        let take = |stream| {
+            let mut link = link();
+            link.has_preface = true;
+            if kind == CONTINUATION {
+                let begun = Head { length: 0, kind: HEADERS, flags: 0, stream };
+                link.take_block(begun, &[], at(0)).unwrap();
+            }
+            link.take(Head { length: bytes, kind, flags: 0, stream }, &vec![0; bytes])
+        };
+        let broken = Broken::protocol("a frame is on stream 0 or should be");
+        assert_eq!(take(stream), Err(broken), "kind {kind}");
+        assert!(take(1 - stream).is_ok(), "kind {kind}");
+    }
+    for stream in [0, 1, 2] {
+        let mut link = link();
+        link.has_preface = true;
+        let pushed = Head { length: 4, kind: frame::PUSH_PROMISE, flags: 0, stream };
+        let broken = Broken::protocol("PUSH_PROMISE is not allowed");
+        assert_eq!(link.take(pushed, &[0; 4]), Err(broken));
+    }
+}

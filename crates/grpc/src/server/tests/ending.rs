@@ -208,49 +208,46 @@ fn refusals_end_their_stream() {
     assert_eq!(last, [END_HEADERS, END_HEADERS | END_STREAM, END_HEADERS | END_STREAM]);
 }
 
-/// 1 MiB may be unsent; with one byte more, messages, notifications and late answers are refused.
+/// 1 MiB may be unsent; with one byte more, messages, notifications and late answers are refused. Each alone, as each
+/// adds to what is unsent.
 #[test]
 fn a_peer_that_reads_nothing_gets_a_mebibyte() {
     let limits = Limits { message_bytes_max: 2 << 20, buffered_bytes_max: 8 << 20, ..LIMITS };
-    for (beyond, is_refused) in [(0, false), (1, true)] {
-        let mut connection = greeted(limits);
-        let mut service = Echo::default();
-        let ask = |path, id, message: &[u8]| {
-            [headers_to(path, id, 0), data(id, 0, &envelope(message))].concat()
-        };
-        let open = [
-            ask("/test.Echo/Watch", 1, b"watch"),
-            ask("/test.Echo/Later", 3, b"later"),
-            settings(&[(4, 0)]),
-        ];
-        connection.receive(&open.concat(), &mut service).unwrap();
-        connection.written(usize::MAX);
-        let bytes = ((1 << 20) - 5 + beyond).to_string();
-        connection.receive(&ask("/test.Echo/Large", 5, bytes.as_bytes()), &mut service).unwrap();
-        connection.written(usize::MAX);
-        assert_eq!(connection.link.outgoing.unsent_bytes(), (1 << 20) + beyond);
-        let full = |connection: &Connection| connection.link.outgoing.unsent_bytes();
-        let before = full(&connection);
-        // Each alone, as each adds to what is unsent. Refusals are in the output.
-        let asked = service.asked;
-        match beyond {
-            0 => {
-                connection.receive(&ask("/test.Echo/Echo", 7, b"x"), &mut service).unwrap();
-                assert_eq!(service.asked, asked + 1);
-                assert!(full(&connection) > before);
+    let ask = |path, id, message: &[u8]| {
+        [headers_to(path, id, 0), data(id, 0, &envelope(message))].concat()
+    };
+    // The stream, and what it gets beyond its bound.
+    let refusal = "grpc-status: 8\ngrpc-message: the client does not read its answers\n";
+    let calm = Some(ErrorCode::EnhanceYourCalm as u32);
+    for (id, text, reset) in [(1, "", calm), (3, refusal, Some(0)), (7, refusal, Some(0))] {
+        for beyond in [0, 1] {
+            let mut connection = greeted(limits);
+            let mut service = Echo::default();
+            let open = [
+                ask("/test.Echo/Watch", 1, b"watch"),
+                ask("/test.Echo/Later", 3, b"later"),
+                settings(&[(4, 0)]),
+            ];
+            connection.receive(&open.concat(), &mut service).unwrap();
+            let bytes = ((1 << 20) - 5 + beyond).to_string();
+            let large = ask("/test.Echo/Large", 5, bytes.as_bytes());
+            connection.receive(&large, &mut service).unwrap();
+            connection.written(usize::MAX);
+            assert_eq!(connection.link.outgoing.unsent_bytes(), (1 << 20) + beyond);
+            let asked = service.asked;
+            match id {
+                1 => connection.notify_watchers(b"news"),
+                3 => assert!(connection.answer(service.later[0], Ok(b"late"))),
+                _ => {
+                    connection.receive(&ask("/test.Echo/Echo", 7, b"x"), &mut service).unwrap();
+                    assert_eq!(service.asked - asked, 1 - beyond);
+                }
             }
-            _ => {
-                connection.receive(&ask("/test.Echo/Echo", 7, b"x"), &mut service).unwrap();
-                assert!(connection.answer(service.later[0], Ok(b"late")));
-                connection.notify_watchers(b"news");
-                let frames = take_output(&mut connection);
-                assert_eq!(service.asked, asked);
-                let text = "grpc-status: 8\ngrpc-message: the client does not read its answers\n";
-                assert!(headers_of(&frames, 3).ends_with(text));
-                assert!(headers_of(&frames, 7).ends_with(text));
-                assert_eq!(reset_of(&frames, 1), Some(ErrorCode::EnhanceYourCalm as u32));
-            }
+            let is_refused = beyond > 0;
+            assert_eq!(connection.link.outgoing.waiting_bytes() > (1 << 20) + beyond, !is_refused);
+            let frames = take_output(&mut connection);
+            assert_eq!(reset_of(&frames, id), reset.filter(|_| is_refused));
+            assert!(headers_of(&frames, id).ends_with(if is_refused { text } else { "" }));
         }
-        assert_eq!(is_refused, service.asked == asked);
     }
 }
