@@ -107,10 +107,7 @@ impl<T: Capacity> Streams<T> {
     fn index(&self, id: u32) -> Option<usize> {
         match self.open.last() {
             Some((last, _)) if *last == id => Some(self.open.len() - 1),
-            Some((last, _)) if *last > id => {
-                self.open.binary_search_by_key(&id, |(open, _)| *open).ok()
-            }
-            _ => None,
+            _ => self.open.binary_search_by_key(&id, |(open, _)| *open).ok(),
         }
     }
 }
