@@ -194,6 +194,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_update_has_an_entry_for_each_of_its_keys() {
+        for count in 0..3_usize {
+            let keys: Vec<_> = (0..count as u128).map(Hashed::narrow).collect();
+            let mut loaded = LoadedEntries::new(&keys, |_| Entry::new(&[7], SECOND));
+            let mut entries = loaded.entries();
+            assert_eq!((entries.len(), entries.is_empty()), (count, count == 0));
+            for index in 0..count {
+                assert_eq!(entries.get(index).state, [7]);
+            }
+        }
+    }
+
+    #[test]
     fn an_expiry_is_never_shortened_by_rounding() {
         for at in [0, 1, SECOND - 1, SECOND, SECOND + 1, 4_000_000_000 * SECOND + 5] {
             assert!(nanos(secs_up(at)) >= at && nanos(secs_up(at)) < at + SECOND);

@@ -153,3 +153,49 @@ impl fmt::Debug for SharedWords {
         f.debug_struct("SharedWords").field("words", &self.words).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+
+    fn open(dir: &Path, words: usize) -> SharedWords {
+        SharedWords::open(dir, "marks", words, |_| Ok(())).unwrap()
+    }
+
+    #[test]
+    fn what_one_process_writes_another_reads() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(SharedWords::read(dir.path(), "marks").unwrap(), None);
+        let (first, second) = (open(dir.path(), 3), open(dir.path(), 100));
+        assert_eq!((first.len(), second.len()), (3, 3), "the first one decides");
+        assert_eq!((first.are_new, second.are_new), (true, false));
+        first.put(0, 0b1001);
+        second.set_bits(0, 0b0011);
+        first.add(2, 5);
+        second.add(2, 6);
+        assert!(!first.swap_if(1, 7, 8));
+        assert!(first.swap_if(1, 0, 8));
+        for words in [&first, &second] {
+            assert_eq!([0, 1, 2].map(|index| words.get(index)), [0b1011, 8, 11]);
+            assert!(!words.is_lost());
+        }
+        assert_eq!(SharedWords::read(dir.path(), "marks").unwrap(), Some(vec![0b1011, 8, 11]));
+    }
+
+    #[test]
+    fn words_are_lost_with_their_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let words = open(dir.path(), 3);
+        OpenOptions::new().write(true).open(dir.path().join("marks")).unwrap().set_len(0).unwrap();
+        assert_eq!(words.get(2), 0);
+        assert!(words.is_lost());
+    }
+
+    #[test]
+    fn words_of_one_process_are_its_own() {
+        let [first, second] = [(); 2].map(|()| SharedWords::private(2).unwrap());
+        assert_eq!((first.len(), first.is_empty()), (2, false));
+        first.put(1, 3);
+        assert_eq!((first.get(1), second.get(1)), (3, 0));
+    }
+}

@@ -343,6 +343,33 @@ fn an_operation_releases_its_locks_and_clears_their_list() {
     }
 }
 
+/// From the second of its expiry on, at home or in the alternate.
+#[test]
+fn a_new_key_takes_an_expired_node_wherever_there_is_one() {
+    for expired in 0..2 {
+        let heap = Heap::new(2);
+        let cluster = heap.open(0, Eviction::Refuse);
+        // So that the heads have hints about the next expiry.
+        cluster.sweep(NOW).unwrap();
+        let at = NOW + 10 * SECOND;
+        for number in 0..8 {
+            for home in 0..2 {
+                let until = if home == expired { at } else { LATER };
+                let fill = |entry: EntryMut<'_>| {
+                    entry.state[0] = 1;
+                    *entry.expires_at = until;
+                };
+                cluster.update(&key_at(home, number), NOW, fill).unwrap();
+            }
+        }
+        let new = key_at(0, 9);
+        let refused = cluster.update(&new, at - SECOND, |entry| add(entry, 1));
+        assert!(matches!(refused, Err(UpdateError::Full { .. })), "{refused:?}");
+        assert_eq!(cluster.update(&new, at, |entry| add(entry, 1)), Ok(()), "{expired}");
+        assert_eq!(count(&cluster, &new), Some(1));
+    }
+}
+
 /// Keys are prefetched in batches. The caller does not see where one ends.
 #[test]
 fn each_of_many_keys_is_decided_under_its_own_index() {

@@ -13,6 +13,7 @@ use super::*;
 use crate::cluster::Cluster;
 use crate::entry::EntryMut;
 use crate::error::until_decided;
+use crate::format::node::seal;
 use crate::format::{HEADER_BYTES, Hashed, Layout, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
 use crate::memory::Region;
 use crate::memory::control::CONTROL_WORDS;
@@ -331,6 +332,7 @@ fn a_view_at_full_speed_finds_whole_entries_and_no_flaw() {
             let findings = view.verify(NOW, |_, _| {});
             assert!(findings.is_sound(), "{:?}", findings.flaws);
             assert_eq!((findings.pending, findings.locks_left), (0, 0), "{findings:?}");
+            assert_eq!(findings.updates_pending, 0, "{findings:?}");
             for key in &stays {
                 assert!(view.find(key, NOW).unwrap().is_some_and(|entry| value(&entry) > 0));
             }
@@ -409,6 +411,12 @@ fn check_flaw(kind: FlawKind, file: &str, damage: impl FnOnce(&File) -> u64) {
     let findings = view.verify(NOW, |_, _| {});
     let [flaw] = &findings.flaws[..] else { panic!("{:?}", findings.flaws) };
     assert_eq!((flaw.kind, flaw.offset), (kind, 8 * at), "{flaw}");
+    // A node is named by its slot, and by its key unless that is torn too.
+    let has_slot = !matches!(kind, FlawKind::Lock | FlawKind::WriterSlot);
+    assert_eq!(
+        (flaw.slot.is_some(), flaw.key.is_some()),
+        (has_slot, has_slot && kind != FlawKind::Torn)
+    );
     assert_eq!(flaw.file, dir.memory().join(file));
     assert_eq!((findings.flaws_total(), findings.flaws_of(kind)), (1, 1));
     assert_eq!(bytes(&dir.memory()), before);
@@ -503,6 +511,60 @@ fn every_flaw_is_found_where_it_is() {
         put_word(file, 1024 + 4096, 65);
         1024 + 4096
     });
+}
+
+/// Of two nodes of a key, the flawed one expires sooner, or is not at home, or is in the higher slot.
+#[test]
+fn a_key_that_is_twice_is_a_duplicate_in_one_place() {
+    for (key_node, secs, is_second_flawed) in
+        [(0, 60, true), (0, 59, true), (0, 61, false), (1, 60, true), (1, 59, true), (1, 61, false)]
+    {
+        let (dir, cluster) = cluster();
+        cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)).unwrap();
+        let file = edit(&dir.memory(), NARROW);
+        assert_eq!(occupied(&file, 0).collect::<Vec<_>>(), [0]);
+        let mut image: Vec<_> = (0..7).map(|index| word(&file, node_at(0, 0) + index)).collect();
+        seal(&mut image, (NOW / SECOND) as u32 + secs, cluster.seed());
+        let second = node_at(key_node, 3);
+        for (index, value) in (0..).zip(&image) {
+            put_word(&file, second + index, *value);
+        }
+        let tag = word(&file, key_node_at(0) + 3);
+        put_word(
+            &file,
+            key_node_at(key_node) + 3,
+            word(&file, key_node_at(key_node) + 3) | tag << 24,
+        );
+        // The number of keys of this home that are in the other key-node.
+        put_word(&file, key_node_at(0) + 1, key_node);
+        let view = View::open(dir.path()).unwrap();
+        let findings = view.verify(NOW, |_, _| {});
+        let flawed = if is_second_flawed { second } else { node_at(0, 0) };
+        let places: Vec<_> = findings.flaws.iter().map(|flaw| (flaw.kind, flaw.offset)).collect();
+        assert_eq!(places, [(FlawKind::Duplicate, 8 * flawed)], "{key_node}, {secs}");
+        assert_eq!((findings.nodes, findings.sound), (2, 1));
+    }
+}
+
+/// A process is listed once, with the locks of all its threads.
+#[test]
+fn the_holders_of_locks_are_listed_once_each() {
+    let (dir, first) = cluster();
+    let second = Cluster::open(dir.path(), &options()).unwrap();
+    let view = View::open(dir.path()).unwrap();
+    assert_eq!(view.holders(), []);
+    let found = first.update(&key_at(0, 1), NOW, |_| {
+        let other_thread = || {
+            first.update(&key_at(1, 1), NOW, |_| {
+                second.update(&Hashed::wide(1), NOW, |_| view.holders()).unwrap()
+            })
+        };
+        std::thread::scope(|scope| scope.spawn(other_thread).join().unwrap().unwrap())
+    });
+    let pid = u64::from(std::process::id());
+    let holder = |process, locks| LockHolder { process, pid, locks, since: None };
+    assert_eq!(found, Ok(vec![holder(0, 2), holder(1, 1)]));
+    assert_eq!(view.holders(), []);
 }
 
 #[test]

@@ -535,6 +535,12 @@ mod tests {
         check("info unguarded", IN_INFO_HANDLER);
         check("once unguarded", KILLED);
         check("once sent", SURVIVED);
+        // Neither is for a missing page, whatever address comes with it.
+        #[cfg(target_os = "linux")]
+        for cause in ["sent-at", "misaligned"] {
+            check(&format!("plain {cause}"), IN_PLAIN_HANDLER);
+            check(&format!("ignore {cause}"), if cause == "sent-at" { SURVIVED } else { KILLED });
+        }
     }
 
     static EXPECTED_FAULT: AtomicUsize = AtomicUsize::new(0);
@@ -557,6 +563,24 @@ mod tests {
 
     extern "C" fn idle_handler(_: c_int) {}
 
+    /// Raises a SIGBUS with this code on this thread, as if for an access to `address`.
+    #[cfg(target_os = "linux")]
+    fn raise_at(code: c_int, address: *const u8) {
+        // SAFETY: all of its fields are numbers and pointers, so it may be zeros.
+        let mut info = unsafe { MaybeUninit::<libc::siginfo_t>::zeroed().assume_init() };
+        (info.si_signo, info.si_code) = (libc::SIGBUS, code);
+        // SAFETY: within the siginfo, which is 128 bytes long.
+        let at = unsafe { (&raw mut info).cast::<*const u8>().add(2) };
+        // SAFETY: in bounds and aligned; the address follows the first three numbers.
+        unsafe { at.write(address) };
+        // SAFETY: takes no argument.
+        let thread = unsafe { libc::gettid() };
+        let (call, process) = (libc::SYS_rt_tgsigqueueinfo, std::process::id());
+        // SAFETY: takes three numbers and a siginfo that outlives the call.
+        let sent = unsafe { libc::syscall(call, process, thread, libc::SIGBUS, &raw const info) };
+        assert_eq!(sent, 0);
+    }
+
     /// Ends this process by a SIGBUS that is not the guard's, with `previous` installed before the guard.
     fn end(previous: &str, cause: &str) -> ! {
         let action = match previous {
@@ -574,6 +598,9 @@ mod tests {
         }
         let [file, other] = array::from_fn(|_| Mapped::new(1));
         let other_guard = other.guard();
+        let flags = present_action().unwrap().sa_flags;
+        let relevant = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESETHAND;
+        assert_eq!(flags & relevant, libc::SA_SIGINFO | libc::SA_ONSTACK);
         other.keep_pages(0);
         EXPECTED_FAULT.store(file.map.as_ptr().addr(), RELAXED);
         match cause {
@@ -584,6 +611,10 @@ mod tests {
             }
             // SAFETY: sends a signal to this thread.
             "sent" => assert_eq!(unsafe { libc::raise(libc::SIGBUS) }, 0),
+            #[cfg(target_os = "linux")]
+            "sent-at" => raise_at(libc::SI_QUEUE, other.map.as_ptr()),
+            #[cfg(target_os = "linux")]
+            "misaligned" => raise_at(libc::BUS_ADRALN, other.map.as_ptr()),
             _ => panic!("{cause}"),
         }
         assert_eq!(file.load(0), 100);

@@ -190,6 +190,24 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_is_where_its_key_node_and_its_position_say() {
+        let memory = memory();
+        for class in memory.classes() {
+            let key_node_bytes = class.layout.geometry.key_node_bytes();
+            for (number, position, index) in [(0, 0, 0), (3, 0, 3), (0, 1, 4), (2, 1, 6)] {
+                let state = CopyState { changes: 5, position: Some(position) };
+                put(class.copy_state(number), state.to_word());
+                assert_eq!(copy_offset(class, number), 4096 + index * key_node_bytes);
+            }
+            assert_eq!(
+                copy_offset(class, 1),
+                4096 + key_node_bytes,
+                "without a copy, the first one"
+            );
+        }
+    }
+
+    #[test]
     fn a_restored_key_node_is_copied_again_unless_its_other_copy_may_count() {
         let memory = memory();
         let class = memory.class(Class::Narrow).unwrap();

@@ -1,5 +1,6 @@
 //! The cluster from outside: its twin, threads and processes that share it, and every way to lose a part of it.
 
+mod checkpoints;
 mod clock;
 mod common;
 mod fuzz_image;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -490,6 +490,29 @@ fn check_permissions() {
     let error = Cluster::open(&below, &options()).unwrap_err().to_string();
     let text = "cannot create the directory: Permission denied (os error 13)";
     assert_eq!(error, format!("{}: {text}", below.display()));
+}
+
+/// Root may open a cluster that a sidecar of another user joins.
+#[test]
+fn memory_that_root_makes_belongs_to_the_owner_of_the_snapshot() {
+    const NOBODY: u32 = 65_534;
+    let (dir, _) = good();
+    for name in FILES {
+        if lchown(file(dir.path(), name), Some(NOBODY), Some(NOBODY)).is_err() {
+            return not_run(
+                "open::memory_that_root_makes_belongs_to_the_owner_of_the_snapshot",
+                "root",
+            );
+        }
+    }
+    let cluster = open(dir.path());
+    cluster.shared_words("marks", 10).unwrap();
+    let memory = memory_dir(dir.path()).unwrap();
+    let names = FILES.into_iter().chain(["marks"]).map(|name| memory.join(name));
+    for path in names.chain([memory.clone(), file(dir.path(), "memory")]) {
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.uid(), found.gid()), (NOBODY, NOBODY), "{}", path.display());
+    }
 }
 
 /// A FIFO under the name of the lock file blocked the start forever, as opening it waits for a reader. Only a

@@ -1,7 +1,8 @@
 //! Holders that keep their locks for long, and the processes that need these locks.
 
 use super::*;
-use crate::writers::backoff::WAIT_MAX;
+use crate::memory::sync::put;
+use crate::writers::backoff::{Backoff, Deadline, WAIT_MAX};
 
 /// A process is named once, with the locks of all its threads.
 #[test]
@@ -53,4 +54,35 @@ fn maintenance_outlasts_a_slow_update() {
         sweep.unwrap().join().unwrap()
     });
     assert_eq!(swept, Ok(0));
+}
+
+/// The error after a wait says whether a holder is to blame, or the number of those that wait.
+#[test]
+fn a_wait_that_ends_blames_only_a_holder_that_makes_no_progress() {
+    let heap = Heap::new(2);
+    let (holder, waiting) = (heap.open(1, Eviction::Refuse), heap.open(0, Eviction::Refuse));
+    let held = holder.writers.acquire(&holder.memory).unwrap();
+    let own = waiting.writers.acquire(&waiting.memory).unwrap();
+    let lock = heap.memory.class(Class::Narrow).unwrap().key_node(0).lock();
+    let wait = |word, backoff: &mut Backoff| {
+        put(lock, word);
+        waiting.writers.wait(&waiting.memory, &own.writer, lock, backoff)
+    };
+    let mut backoff = Backoff::default();
+    while backoff.pause() == Deadline::Ahead {}
+    let is_crowded = |waited| matches!(waited, Err(UpdateError::Crowded { millis: 5 }));
+    assert!(is_crowded(wait(held.writer.lock_word(), &mut backoff)), "seen for the first time");
+    held.writer.clear_locks();
+    assert!(is_crowded(wait(held.writer.lock_word(), &mut backoff)), "it has moved on");
+    assert!(is_crowded(wait(0, &mut backoff)), "free");
+    let nobody = UpdateError::Busy { pid: 0, millis: 5 };
+    assert_eq!(wait(5_000, &mut backoff), Err(nobody), "there is no such slot");
+    let since = Instant::now();
+    while since.elapsed() < WAIT_MAX {
+        thread::yield_now();
+    }
+    let pid = u64::from(std::process::id());
+    let waited = wait(held.writer.lock_word(), &mut backoff);
+    assert!(matches!(waited, Err(UpdateError::Busy { pid: found, .. }) if found == pid));
+    put(lock, 0);
 }

@@ -1,0 +1,143 @@
+//! Checkpoints of a snapshot: which one counts, and what is reported if one is gone, or the copies that it counts.
+
+use std::path::Path;
+
+use tidegate_store::{Cluster, EntryMut, FlawKind, Hashed, Options, View};
+
+use crate::common::format::{CONTROL, Image, PAGE};
+use crate::common::{Directory, SECOND, directory, geometry};
+
+const NOW: u64 = 1000 * SECOND;
+const NARROW: &str = "narrow-000.tide";
+/// The word of a checkpoint that has the number of key-nodes with a copy.
+const COPIES: usize = 13;
+
+/// Two key-nodes.
+fn options() -> Options {
+    Options::narrow(geometry(1, 2, 8, 4))
+}
+
+/// One key of each key-node.
+fn keys() -> [Hashed; 2] {
+    [5, 5 | 1 << 127].map(Hashed::narrow)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as an update hands it over")]
+fn count(entry: EntryMut<'_>) {
+    entry.state[0] += 1;
+    *entry.expires_at = u64::MAX;
+}
+
+/// The snapshots of a cluster before its first pass and after each of three. The counters grow by 1 before each pass.
+fn snapshots() -> [Image; 4] {
+    let dir = directory();
+    let cluster = Cluster::open(dir.path(), &options()).unwrap();
+    [0, 1, 2, 3].map(|pass| {
+        if pass > 0 {
+            keys().iter().for_each(|key| cluster.update(key, NOW, count).unwrap());
+            cluster.sync().unwrap().expect("no other process saves it");
+        }
+        Image::of_snapshot(dir.path())
+    })
+}
+
+fn disk(image: &Image) -> Directory {
+    let dir = directory();
+    image.write_snapshot(dir.path());
+    dir
+}
+
+/// The value of each key.
+fn values(dir: &Path) -> [u64; 2] {
+    let view = View::open(dir).unwrap();
+    keys().map(|key| view.find(&key, NOW).unwrap().map_or(0, |entry| entry.state[0]))
+}
+
+/// The passes of both checkpoints.
+fn passes(image: &Image) -> [u64; 2] {
+    [1, 2].map(|page| image.get(CONTROL, page * PAGE / 8))
+}
+
+#[test]
+fn checkpoints_take_turns_and_the_first_is_written_twice() {
+    assert_eq!(snapshots().each_ref().map(passes), [[0, 0], [1, 1], [1, 2], [3, 2]]);
+}
+
+/// Checks the values found in a snapshot, the places of flaws in its control file, and how many copies are dropped.
+#[track_caller]
+fn check(image: &Image, value: u64, flaws: &[u64], dropped: u64) {
+    let dir = disk(image);
+    assert_eq!(values(dir.path()), [value; 2]);
+    let view = View::open(dir.path()).unwrap();
+    let findings = view.verify(NOW, |_, _| {});
+    assert!(findings.flaws.iter().all(|flaw| flaw.kind == FlawKind::Torn));
+    assert!(
+        findings.flaws.iter().all(|flaw| flaw.file == dir.path().join("cluster").join(CONTROL))
+    );
+    let places: Vec<_> = findings.flaws.iter().map(|flaw| flaw.offset).collect();
+    assert_eq!((&places[..], view.stats().dropped_torn), (flaws, dropped));
+}
+
+#[test]
+fn a_damaged_or_lost_checkpoint_is_reported_and_the_other_one_counts() {
+    let [new, once, twice, _] = &snapshots();
+    let damaged = |image: &Image, pages: &[usize]| {
+        let mut image = image.clone();
+        for page in pages {
+            image.set(CONTROL, page * PAGE / 8 + COPIES, 1000);
+        }
+        image
+    };
+    let lost = |image: &Image, pages: &[usize]| {
+        let mut image = image.clone();
+        for page in pages {
+            image.0.get_mut(CONTROL).unwrap()[page * PAGE..][..PAGE].fill(0);
+        }
+        image
+    };
+    check(new, 0, &[], 0);
+    check(once, 1, &[], 0);
+    check(twice, 2, &[], 0);
+    check(&damaged(twice, &[1]), 2, &[4096], 1);
+    check(&damaged(twice, &[2]), 1, &[8192], 1);
+    check(&lost(twice, &[1]), 2, &[4096], 1);
+    check(&lost(twice, &[2]), 1, &[8192], 1);
+    // Without a checkpoint, the latest copies count. Power may have been lost in the first pass, but not in a later one.
+    check(&lost(once, &[1, 2]), 1, &[], 0);
+    check(&lost(twice, &[1, 2]), 2, &[4096], 1);
+    check(&damaged(once, &[1, 2]), 1, &[4096, 8192], 2);
+    check(&damaged(twice, &[1, 2]), 2, &[4096, 8192, 4096], 3);
+}
+
+#[test]
+fn copies_that_have_vanished_are_reported() {
+    for image in &snapshots()[1..] {
+        let mut image = image.clone();
+        image.0.get_mut(NARROW).unwrap()[PAGE..].fill(0);
+        // Both copies, and the report.
+        check(&image, 0, &[4096], 3);
+    }
+}
+
+/// A directory was copied while a pass wrote it: the copies of that pass do not count, not even after the next one.
+#[test]
+fn copies_that_are_ahead_of_their_checkpoint_never_count() {
+    let [_, once, twice, thrice] = &snapshots();
+    for (checkpoints, copies, value) in [(once, twice, 1), (twice, thrice, 2), (once, thrice, 2)] {
+        let mut mixed = copies.clone();
+        mixed.0.insert(CONTROL.to_owned(), checkpoints.0[CONTROL].clone());
+        check(&mixed, value, &[], 0);
+        let dir = disk(&mixed);
+        let cluster = Cluster::open(dir.path(), &options()).unwrap();
+        let pass = cluster.completed_pass();
+        assert_eq!(
+            pass,
+            *passes(copies).iter().max().unwrap(),
+            "the next one is later than all copies"
+        );
+        cluster.sync().unwrap().expect("no other process saves it");
+        assert_eq!(cluster.completed_pass(), pass + 1);
+        drop(cluster);
+        assert_eq!(values(dir.path()), [value; 2]);
+    }
+}
