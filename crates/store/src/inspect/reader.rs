@@ -188,14 +188,25 @@ impl<'a> Reader<'a> {
 
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
-    use crate::format::{ClusterInfo, Geometry};
+    use crate::format::node::{NARROW_WORDS, seal};
+    use crate::format::{Class, ClusterInfo, Geometry};
+    use crate::memory::sync::put;
     use crate::open::segment::anonymous;
+
+    const SEED: u64 = 7;
+
+    /// One key-node of one node.
+    fn memory() -> Memory {
+        let narrow = Geometry::by_count(1, 1, 1, 4).unwrap();
+        anonymous(ClusterInfo { cluster: 1, seed: SEED, narrow, wide: None }).unwrap()
+    }
 
     #[test]
     fn attempts_at_a_node_are_bounded_and_so_are_the_pauses_of_a_pass() {
-        let narrow = Geometry::by_count(1, 1, 1, 4).unwrap();
-        let memory = anonymous(ClusterInfo { cluster: 1, seed: 7, narrow, wide: None }).unwrap();
+        let memory = memory();
         let mut reader = Reader::new(&memory);
         let attempts = |reader: &mut Reader<'_>| {
             let mut attempts = 0;
@@ -206,5 +217,47 @@ mod tests {
         reader.pauses_left = 3;
         assert_eq!(attempts(&mut reader), SPINS_MAX + 3);
         assert_eq!(attempts(&mut reader), SPINS_MAX);
+    }
+
+    /// Faults are looked for while others write.
+    #[test]
+    fn a_fault_is_confirmed_if_nothing_was_written_meanwhile() {
+        let memory = memory();
+        let key_node = memory.class(Class::Narrow).unwrap().key_node(0);
+        let mut image = [5, 5, 1, 1, 1, 1, 0];
+        seal(&mut image, 50, SEED);
+        key_node.install(0, &image);
+        let mut reader = Reader::new(&memory);
+        let mut confirm = |image: &[u64; NARROW_WORDS], is_wrong: &dyn Fn() -> bool| {
+            reader.confirm(key_node, 0, image, is_wrong)
+        };
+        assert!(confirm(&image, &|| true));
+        assert!(!confirm(&image, &|| false));
+        assert!(!confirm(&[5, 5, 2, 1, 1, 1, 0], &|| true), "the node has changed before");
+        let asked = Cell::new(0);
+        let ask = |changes_until: u32| {
+            asked.set(asked.get() + 1);
+            if asked.get() <= changes_until {
+                key_node.mark_changed();
+            }
+            true
+        };
+        assert!(confirm(&image, &|| ask(3)));
+        assert_eq!(asked.get(), 4, "again after each change");
+        let writes_node = || {
+            put(&key_node.words()[8 + 2], 9);
+            true
+        };
+        assert!(!confirm(&image, &writes_node), "the node has changed meanwhile");
+        key_node.install(0, &image);
+        let frees_node = || {
+            key_node.set_tag(0, 0);
+            true
+        };
+        assert!(!confirm(&image, &frees_node), "the node has gone meanwhile");
+        key_node.install(0, &image);
+        put(key_node.lock(), 1);
+        reader.pauses_left = 0;
+        assert!(!reader.confirm(key_node, 0, &image, || true), "a writer is at it");
     }
 }

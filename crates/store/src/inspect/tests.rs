@@ -546,6 +546,17 @@ fn a_key_that_is_twice_is_a_duplicate_in_one_place() {
     }
 }
 
+#[test]
+fn shared_words_are_seen_while_there_is_memory() {
+    let (dir, cluster) = cluster();
+    cluster.shared_words("marks", 2).unwrap().put(1, 7);
+    let view = View::open(dir.path()).unwrap();
+    assert_eq!(view.shared_words("marks").unwrap(), Some(vec![0, 7]));
+    assert_eq!(view.shared_words("others").unwrap(), None);
+    drop((view, cluster));
+    assert_eq!(View::open(dir.path()).unwrap().shared_words("marks").unwrap(), None);
+}
+
 /// A process is listed once, with the locks of all its threads.
 #[test]
 fn the_holders_of_locks_are_listed_once_each() {

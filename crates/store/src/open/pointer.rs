@@ -64,3 +64,44 @@ fn write_line(path: &Path, mut line: Vec<u8>) -> io::Result<File> {
     file.write_all_at(&line, 0)?;
     Ok(file)
 }
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pointer_is_read_as_it_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        assert_eq!(Pointer::read(dir), None);
+        let longest = format!("/{}", "m".repeat(POINTER_BYTES - 19));
+        for memory in ["/dev/shm/a b", &longest, "/"] {
+            let pointer = Pointer { memory: PathBuf::from(memory), nonce: 0xabc };
+            let path = pointer.write(dir).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().len(), POINTER_BYTES as u64);
+            assert_eq!(Pointer::read(dir), Some(pointer));
+            fs::write(&path, [&fs::read(&path).unwrap()[..], b"\n"].concat()).unwrap();
+            assert_eq!(Pointer::read(dir), None, "longer than any pointer");
+            fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_cleared_pointer_leads_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        Pointer { memory: PathBuf::from("/m"), nonce: 1 }.write(dir).unwrap();
+        clear(dir).unwrap();
+        assert_eq!(Pointer::read(dir), None);
+    }
+
+    #[test]
+    fn a_path_that_does_not_fit_a_line_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for memory in [format!("/{}", "m".repeat(POINTER_BYTES - 18)), "/a\nb".to_owned()] {
+            let pointer = Pointer { memory: PathBuf::from(memory), nonce: 1 };
+            assert!(pointer.write(dir.path()).is_err());
+            assert_eq!(Pointer::read(dir.path()), None);
+        }
+    }
+}

@@ -1,16 +1,19 @@
 //! Checkpoints of a snapshot: which one counts, and what is reported if one is gone, or the copies that it counts.
 
+use std::fs;
 use std::path::Path;
 
 use tidegate_store::{Cluster, EntryMut, FlawKind, Hashed, Options, View};
 
-use crate::common::format::{CONTROL, Image, PAGE};
-use crate::common::{Directory, SECOND, directory, geometry};
+use crate::common::format::{CONTROL, Image, OWNER, PAGE, PROCESSES, WRITER_COUNT, writer_word};
+use crate::common::{Directory, SECOND, directory, file, geometry};
 
 const NOW: u64 = 1000 * SECOND;
 const NARROW: &str = "narrow-000.tide";
 /// The word of a checkpoint that has the number of key-nodes with a copy.
 const COPIES: usize = 13;
+/// The word of the memory's control file that has the number of the last pass.
+const LAST_PASS: usize = 594;
 
 /// Two key-nodes.
 fn options() -> Options {
@@ -139,5 +142,38 @@ fn copies_that_are_ahead_of_their_checkpoint_never_count() {
         assert_eq!(cluster.completed_pass(), pass + 1);
         drop(cluster);
         assert_eq!(values(dir.path()), [value; 2]);
+    }
+}
+
+/// Processes were killed, and the number of the last pass in their memory is wrong.
+#[test]
+fn a_last_pass_that_cannot_be_is_that_of_the_checkpoint() {
+    let dir = directory();
+    let cluster = Cluster::open(dir.path(), &options()).unwrap();
+    for _ in 0..2 {
+        keys().iter().for_each(|key| cluster.update(key, NOW, count).unwrap());
+        cluster.sync().unwrap().expect("no other process saves it");
+    }
+    let (mut memory, snapshot) = (Image::read(dir.path()), Image::of_snapshot(dir.path()));
+    drop(cluster);
+    (0..64).for_each(|process| memory.set(CONTROL, PROCESSES + process, 0));
+    (0..WRITER_COUNT).for_each(|writer| memory.set(CONTROL, writer_word(writer, OWNER), 0));
+    let ahead = 2 + (1 << 32);
+    for (found, expected) in
+        [(0, 2), (1, 2), (2, 2), (3, 3), (ahead - 1, ahead - 1), (ahead, 2), (u64::MAX, 2)]
+    {
+        memory.set(CONTROL, LAST_PASS, found);
+        let dir = directory();
+        memory.write(dir.path());
+        for (name, bytes) in &snapshot.0 {
+            fs::write(file(dir.path(), name), bytes).unwrap();
+        }
+        let cluster = Cluster::open(dir.path(), &options()).unwrap();
+        assert_eq!(cluster.completed_pass(), expected, "found {found}");
+        keys().iter().for_each(|key| cluster.update(key, NOW, count).unwrap());
+        cluster.sync().unwrap().expect("no other process saves it");
+        assert_eq!(cluster.completed_pass(), expected + 1);
+        drop(cluster);
+        assert_eq!(values(dir.path()), [3; 2]);
     }
 }
