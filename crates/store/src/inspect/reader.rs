@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
     use crate::format::node::{NARROW_WORDS, seal};
-    use crate::format::{Class, ClusterInfo, Geometry};
+    use crate::format::{Class, ClusterInfo, Geometry, Record};
     use crate::memory::sync::put;
     use crate::open::segment::anonymous;
 
@@ -259,5 +259,45 @@ mod tests {
         put(key_node.lock(), 1);
         reader.pauses_left = 0;
         assert!(!reader.confirm(key_node, 0, &image, || true), "a writer is at it");
+    }
+
+    /// The holder of the locks was killed in an update of several nodes, and one node was torn before.
+    #[test]
+    fn a_torn_node_is_that_of_its_record_in_the_journal() {
+        let narrow = Geometry::by_count(1, 2, 2, 4).unwrap();
+        let memory = anonymous(ClusterInfo { cluster: 1, seed: SEED, narrow, wide: None }).unwrap();
+        let class = memory.class(Class::Narrow).unwrap();
+        let sealed = |number: u64, slot: u32, value| {
+            let mut image = [number << 63, slot.into(), value, value, value, value, 0];
+            seal(&mut image, 50, SEED);
+            image
+        };
+        let writer = WriterSlot::new(&memory.control, 1);
+        let mut journal = writer.journal();
+        let places = [(0, 0), (0, 1), (1, 0), (1, 1)];
+        for (number, slot) in places {
+            let key_node = class.key_node(number);
+            key_node.install(slot, &sealed(number, slot, 1));
+            let at = class.layout.node_at(slot);
+            put(&key_node.words()[at.first + 2 * at.stride], 9);
+            put(key_node.lock(), writer.lock_word());
+            if (number, slot) != (1, 1) {
+                let (image, id) = (sealed(number, slot, 2), key_node.id);
+                journal.push(&Record { id, slot, before: 0, image: Some(&image) });
+            }
+        }
+        journal.commit();
+        let mut reader = Reader::new(&memory);
+        for (number, slot) in places {
+            let mut found = [0; NARROW_WORDS];
+            reader.pauses_left = 2;
+            let reading = reader.read(class.key_node(number), slot, &mut found);
+            assert_eq!(reader.pauses_left, 0, "the holder may go on");
+            if (number, slot) == (1, 1) {
+                assert_eq!(reading, Reading::Flawed(NodeFlaw::Torn));
+            } else {
+                assert_eq!((reading, found), (Reading::Pending, sealed(number, slot, 2)));
+            }
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::error::until_decided;
 use crate::format::node::seal;
 use crate::format::{HEADER_BYTES, Hashed, Layout, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
 use crate::memory::Region;
-use crate::memory::control::CONTROL_WORDS;
+use crate::memory::control::{CONTROL_WORDS, RESTORING};
 use crate::memory::sync::kill;
 use crate::open::pointer::Pointer;
 use crate::options::{Eviction, Options};
@@ -419,6 +419,7 @@ fn check_flaw(kind: FlawKind, file: &str, damage: impl FnOnce(&File) -> u64) {
     );
     assert_eq!(flaw.file, dir.memory().join(file));
     assert_eq!((findings.flaws_total(), findings.flaws_of(kind)), (1, 1));
+    assert!(!findings.is_sound());
     assert_eq!(bytes(&dir.memory()), before);
 }
 
@@ -544,6 +545,26 @@ fn a_key_that_is_twice_is_a_duplicate_in_one_place() {
         assert_eq!(places, [(FlawKind::Duplicate, 8 * flawed)], "{key_node}, {secs}");
         assert_eq!((findings.nodes, findings.sound), (2, 1));
     }
+}
+
+/// It may repair what a verification finds.
+#[test]
+fn a_restoration_that_begins_or_ends_during_a_verification_is_reported() {
+    let dir = Dir(TempDir::new().unwrap());
+    let options = Options::narrow(Geometry::by_count(1, 1024, 1, STATE_WORDS_NARROW).unwrap());
+    let _cluster = Cluster::open(dir.path(), &options).unwrap();
+    let (view, control) = (View::open(dir.path()).unwrap(), edit(&dir.memory(), CONTROL));
+    for (before, after) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+        put_word(&control, RESTORING as u64, before);
+        let mut progress = Vec::new();
+        let findings = view.verify(NOW, |done, total| {
+            progress.push((done, total));
+            put_word(&control, RESTORING as u64, after);
+        });
+        assert_eq!(progress, [(1024, 1024)]);
+        assert_eq!(findings.is_being_restored, before + after > 0);
+    }
+    put_word(&control, RESTORING as u64, 0);
 }
 
 #[test]

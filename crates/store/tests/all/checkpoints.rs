@@ -66,19 +66,25 @@ fn checkpoints_take_turns_and_the_first_is_written_twice() {
     assert_eq!(snapshots().each_ref().map(passes), [[0, 0], [1, 1], [1, 2], [3, 2]]);
 }
 
-/// Checks the values found in a snapshot, the places of flaws in its control file, and how many copies are dropped.
+/// Checks the values found in a snapshot, the files and places of flaws, and how many copies are dropped.
 #[track_caller]
-fn check(image: &Image, value: u64, flaws: &[u64], dropped: u64) {
+fn check(image: &Image, expected: [u64; 2], flaws: &[(&str, u64)], dropped: u64) {
     let dir = disk(image);
-    assert_eq!(values(dir.path()), [value; 2]);
+    assert_eq!(values(dir.path()), expected);
     let view = View::open(dir.path()).unwrap();
     let findings = view.verify(NOW, |_, _| {});
     assert!(findings.flaws.iter().all(|flaw| flaw.kind == FlawKind::Torn));
-    assert!(
-        findings.flaws.iter().all(|flaw| flaw.file == dir.path().join("cluster").join(CONTROL))
-    );
-    let places: Vec<_> = findings.flaws.iter().map(|flaw| flaw.offset).collect();
-    assert_eq!((&places[..], view.stats().dropped_torn), (flaws, dropped));
+    let places: Vec<_> =
+        findings.flaws.iter().map(|flaw| (flaw.file.clone(), flaw.offset)).collect();
+    let flaws: Vec<_> = flaws.iter().map(|(name, at)| (file(dir.path(), name), *at)).collect();
+    assert_eq!((places, view.stats().dropped_torn), (flaws, dropped));
+}
+
+/// The same for flaws of the control file, if both keys have this value.
+#[track_caller]
+fn check_control(image: &Image, value: u64, flaws: &[u64], dropped: u64) {
+    let flaws: Vec<_> = flaws.iter().map(|at| (CONTROL, *at)).collect();
+    check(image, [value; 2], &flaws, dropped);
 }
 
 #[test]
@@ -98,18 +104,18 @@ fn a_damaged_or_lost_checkpoint_is_reported_and_the_other_one_counts() {
         }
         image
     };
-    check(new, 0, &[], 0);
-    check(once, 1, &[], 0);
-    check(twice, 2, &[], 0);
-    check(&damaged(twice, &[1]), 2, &[4096], 1);
-    check(&damaged(twice, &[2]), 1, &[8192], 1);
-    check(&lost(twice, &[1]), 2, &[4096], 1);
-    check(&lost(twice, &[2]), 1, &[8192], 1);
+    check_control(new, 0, &[], 0);
+    check_control(once, 1, &[], 0);
+    check_control(twice, 2, &[], 0);
+    check_control(&damaged(twice, &[1]), 2, &[4096], 1);
+    check_control(&damaged(twice, &[2]), 1, &[8192], 1);
+    check_control(&lost(twice, &[1]), 2, &[4096], 1);
+    check_control(&lost(twice, &[2]), 1, &[8192], 1);
     // Without a checkpoint, the latest copies count. Power may have been lost in the first pass, but not in a later one.
-    check(&lost(once, &[1, 2]), 1, &[], 0);
-    check(&lost(twice, &[1, 2]), 2, &[4096], 1);
-    check(&damaged(once, &[1, 2]), 1, &[4096, 8192], 2);
-    check(&damaged(twice, &[1, 2]), 2, &[4096, 8192, 4096], 3);
+    check_control(&lost(once, &[1, 2]), 1, &[], 0);
+    check_control(&lost(twice, &[1, 2]), 2, &[4096], 1);
+    check_control(&damaged(once, &[1, 2]), 1, &[4096, 8192], 2);
+    check_control(&damaged(twice, &[1, 2]), 2, &[4096, 8192, 4096], 3);
 }
 
 #[test]
@@ -118,7 +124,7 @@ fn copies_that_have_vanished_are_reported() {
         let mut image = image.clone();
         image.0.get_mut(NARROW).unwrap()[PAGE..].fill(0);
         // Both copies, and the report.
-        check(&image, 0, &[4096], 3);
+        check_control(&image, 0, &[4096], 3);
     }
 }
 
@@ -129,7 +135,7 @@ fn copies_that_are_ahead_of_their_checkpoint_never_count() {
     for (checkpoints, copies, value) in [(once, twice, 1), (twice, thrice, 2), (once, thrice, 2)] {
         let mut mixed = copies.clone();
         mixed.0.insert(CONTROL.to_owned(), checkpoints.0[CONTROL].clone());
-        check(&mixed, value, &[], 0);
+        check_control(&mixed, value, &[], 0);
         let dir = disk(&mixed);
         let cluster = Cluster::open(dir.path(), &options()).unwrap();
         let pass = cluster.completed_pass();
@@ -175,5 +181,32 @@ fn a_last_pass_that_cannot_be_is_that_of_the_checkpoint() {
         assert_eq!(cluster.completed_pass(), expected + 1);
         drop(cluster);
         assert_eq!(values(dir.path()), [3; 2]);
+    }
+}
+
+/// Each key-node has two copies, the second one in the second half of its file.
+#[test]
+fn a_damaged_or_lost_copy_is_reported_and_the_other_one_counts() {
+    let bytes = options().narrow.key_node_bytes();
+    let [_, once, twice, _] = &snapshots();
+    for (image, latest, second_latest) in [(once, 1, 1), (twice, 2, 1)] {
+        for (position, number, is_lost) in
+            [(0, 0, true), (0, 1, false), (1, 0, false), (1, 1, true), (0, 1, true), (1, 1, false)]
+        {
+            let at = PAGE as u64 + (2 * position + number) * bytes;
+            let mut image = image.clone();
+            let copy = &mut image.0.get_mut(NARROW).unwrap()[at as usize..][..bytes as usize];
+            if is_lost {
+                copy.fill(0);
+            } else {
+                copy[100] ^= 1;
+            }
+            let mut expected = [latest; 2];
+            // The second pass writes to the second position.
+            if position == 1 {
+                expected[number as usize] = second_latest;
+            }
+            check(&image, expected, &[(NARROW, at)], 1);
+        }
     }
 }

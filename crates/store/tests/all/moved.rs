@@ -86,6 +86,8 @@ fn a_directory_may_be_moved_and_made_again() {
     let error = first.check_files().unwrap_err().to_string();
     assert!(error.contains("another file is in the place of the one in use"), "{error}");
     assert_eq!(new.update("k", NOW, add), Ok(1), "a new cluster starts empty");
+    drop((first, second));
+    assert_eq!(open(&dir).update("k", NOW, add), Ok(2), "its memory is still known");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use tidegate_store::{
 
 use crate::common::child::{Child, command, leave, role, say, without_root};
 use crate::common::format::{
-    CHECKSUM, CONTROL, Image, Layout, RESTORING, SEED, layouts, memory_dir,
+    CHECKSUM, CONTROL, Image, Layout, RESTORING, SEED, SPOILED, layouts, memory_dir,
 };
 use crate::common::random::Random;
 use crate::common::{
@@ -966,31 +966,58 @@ fn counts_that_must_not_be_old_are_gone_with_the_memory() {
             assert_eq!(count(&cluster, 3), Ok(expected));
         }
     }
+    // A process that finds the memory cut short leaves as well, but not in order.
+    let cluster = open_emptied(dir.path());
+    assert_eq!((count(&cluster, 4), cluster.was_emptied()), (Ok(2), false));
+    set_length(&memory_file(dir.path(), CONTROL), 4096);
+    cluster.check_files().unwrap_err();
+    drop(cluster);
+    let cluster = open_emptied(dir.path());
+    assert_eq!((count(&cluster, 4), cluster.was_emptied()), (Ok(1), true));
 }
 
 /// Memory that cannot be seen, as in another container or on another machine: opening is refused while a
-/// process has it.
+/// process has it, whether it has made it or found it.
 #[test]
 fn memory_that_cannot_be_seen_is_not_made_a_second_time() {
+    for earlier in 0..2 {
+        let (dir, _) = good();
+        let makers: Vec<_> = (0..earlier).map(|_| open(dir.path())).collect();
+        let cluster = open(dir.path());
+        drop(makers);
+        assert_eq!(count(&cluster, 3), Ok(2));
+        let (pointer, hidden) = (file(dir.path(), "memory"), file(dir.path(), "hidden"));
+        fs::rename(&pointer, &hidden).unwrap();
+        let error = Cluster::open(dir.path(), &options()).unwrap_err();
+        assert!(matches!(error.failure, OpenFailure::ServedElsewhere), "{error}");
+        let text = "already served by a process whose shared memory is not reachable from here";
+        let text = format!("{}: {text}", dir.path().display());
+        assert!(error.to_string().starts_with(&text), "{error}");
+        let view = View::open(dir.path()).unwrap();
+        assert!(view.is_served_elsewhere());
+        assert_eq!(view.find(&3_u64, SECOND).unwrap().map(|entry| entry.state[0]), Some(1));
+        fs::rename(&hidden, &pointer).unwrap();
+        assert_eq!(count(&open(dir.path()), 3), Ok(3));
+        // A process killed elsewhere does not matter.
+        fs::rename(&pointer, &hidden).unwrap();
+        cluster.sync().unwrap();
+        drop(cluster);
+        assert_eq!(count(&open(dir.path()), 3), Ok(4));
+    }
+}
+
+/// One process found that the memory was changed from outside.
+#[test]
+fn damage_that_one_process_finds_is_known_to_the_others() {
     let (dir, _) = good();
     let cluster = open(dir.path());
-    assert_eq!(count(&cluster, 3), Ok(2));
-    let (pointer, hidden) = (file(dir.path(), "memory"), file(dir.path(), "hidden"));
-    fs::rename(&pointer, &hidden).unwrap();
-    let error = Cluster::open(dir.path(), &options()).unwrap_err();
-    assert!(matches!(error.failure, OpenFailure::ServedElsewhere), "{error}");
-    let text = "already served by a process whose shared memory is not reachable from here";
-    assert!(error.to_string().starts_with(&format!("{}: {text}", dir.path().display())), "{error}");
-    let view = View::open(dir.path()).unwrap();
-    assert!(view.is_served_elsewhere());
-    assert_eq!(view.find(&3_u64, SECOND).unwrap().map(|entry| entry.state[0]), Some(1));
-    fs::rename(&hidden, &pointer).unwrap();
-    assert_eq!(count(&open(dir.path()), 3), Ok(3));
-    // A process killed elsewhere does not matter.
-    fs::rename(&pointer, &hidden).unwrap();
-    cluster.sync().unwrap();
-    drop(cluster);
-    assert_eq!(count(&open(dir.path()), 3), Ok(4));
+    cluster.check_files().unwrap();
+    let control = File::options().write(true).open(memory_file(dir.path(), CONTROL)).unwrap();
+    control.write_all_at(&1_u64.to_le_bytes(), 8 * SPOILED as u64).unwrap();
+    assert!(!cluster.is_lost(), "not until it looks");
+    let error = cluster.check_files().unwrap_err().to_string();
+    assert!(error.contains("counters are gone"), "{error}");
+    assert!(cluster.is_lost());
 }
 
 /// A process that opens a cluster while the last one leaves finds its memory or none, and never that it is
