@@ -220,6 +220,37 @@ mod tests {
         assert_eq!(5_u64.stored(1).identity, 5);
     }
 
+    /// Keys may be equal although their identities differ.
+    struct Loose;
+
+    impl Key for Loose {
+        fn stored(&self, seed: u64) -> StoredKey {
+            StoredKey { estimate: seed, identity: 1 }
+        }
+
+        fn compare(&self, own: &StoredKey, found: &StoredKey) -> bool {
+            own.estimate == found.estimate
+        }
+
+        fn class(&self) -> Class {
+            Class::Wide
+        }
+    }
+
+    #[test]
+    fn a_reference_to_a_key_is_that_key() {
+        fn facts<K: Key>(key: K) -> (StoredKey, bool, bool, Class) {
+            let own = key.stored(7);
+            let equal = StoredKey { identity: 2, ..own };
+            let other = StoredKey { estimate: 8, ..own };
+            (own, key.compare(&own, &equal), key.compare(&own, &other), key.class())
+        }
+        let expected = (StoredKey { estimate: 7, identity: 1 }, true, false, Class::Wide);
+        assert_eq!((facts(Loose), facts::<&Loose>(&Loose)), (expected, expected));
+        let number = (5_u64.stored(7), false, false, Class::Narrow);
+        assert_eq!((facts(5_u64), facts::<&u64>(&5)), (number, number));
+    }
+
     #[test]
     fn parts_do_not_run_into_one_another() {
         let [one, other, none]: [&[&[u8]]; 3] = [&[b"a", b"bc"], &[b"ab", b"c"], &[b"abc"]];

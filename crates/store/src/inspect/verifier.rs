@@ -210,3 +210,53 @@ impl Verifier<'_> {
         self.findings.add(Flaw { kind, file, offset, key_node, slot, key });
     }
 }
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::cluster::Cluster;
+    use crate::format::node::{NARROW_WORDS, seal};
+    use crate::format::{Class, Geometry, Hashed};
+    use crate::options::Options;
+
+    const SECOND: u64 = 1_000_000_000;
+    const NOW: u64 = 1_000 * SECOND;
+
+    /// A node was read, and looks wrong beside others that were written since, as others write at full speed.
+    #[test]
+    fn a_node_that_has_changed_since_has_no_flaw_among_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::narrow(Geometry::by_count(1, 2, 8, 4).unwrap());
+        let cluster = Cluster::open(dir.path(), &options).unwrap();
+        // So that the heads have hints about the next expiry.
+        cluster.sweep(NOW).unwrap();
+        let key = |home: u64, number: u64| StoredKey { estimate: home << 63, identity: number };
+        // The last one is displaced.
+        for number in 0..8 {
+            let key = Hashed::narrow(key(0, number).bits());
+            let set = |entry: crate::EntryMut<'_>| {
+                entry.state[0] = 1;
+                *entry.expires_at = NOW + 60 * SECOND;
+            };
+            cluster.update(&key, NOW, set).unwrap();
+        }
+        let view = View::open(dir.path()).unwrap();
+        let class = view.memory.class(Class::Narrow).unwrap();
+        let key_node = class.key_node(0);
+        let (now_secs, reader) = (1_000, Reader::new(&view.memory));
+        let findings = Findings::default();
+        let mut verifier =
+            Verifier { view: &view, memory: &view.memory, now_secs, reader, findings };
+        let mut flaw = |slot, key: StoredKey, expires_secs| {
+            let mut image: [u64; NARROW_WORDS] = [key.estimate, key.identity, 1, 0, 0, 0, 0];
+            seal(&mut image, expires_secs, view.seed());
+            verifier.flaw_among_others(class, key_node, slot, &image)
+        };
+        let slots: Vec<_> = key_node.occupied().collect();
+        let (first, last) = (slots[0], slots[slots.len() - 1]);
+        assert_eq!(flaw(first, key_node.stored(first), 1_060), None);
+        assert_eq!(flaw(last, key_node.stored(first), 1_060), None, "a duplicate");
+        assert_eq!(flaw(first, key(1, 9), 1_060), None, "unreachable");
+        assert_eq!(flaw(first, key_node.stored(first), 1_059), None, "late");
+    }
+}

@@ -18,7 +18,8 @@ use tidegate_store::{
 
 use crate::common::child::{Child, command, leave, role, say, without_root};
 use crate::common::format::{
-    CHECKSUM, CONTROL, Image, Layout, RESTORING, SEED, SPOILED, layouts, memory_dir,
+    BOOT, CHECKSUM, CONTROL, Image, Layout, NONCE, OWNER, PROCESSES, RESTORING, SEED, SPOILED,
+    WRITER_COUNT, layouts, memory_dir, writer_word,
 };
 use crate::common::random::Random;
 use crate::common::{
@@ -1003,6 +1004,29 @@ fn memory_that_cannot_be_seen_is_not_made_a_second_time() {
         cluster.sync().unwrap();
         drop(cluster);
         assert_eq!(count(&open(dir.path()), 3), Ok(4));
+    }
+}
+
+/// Memory of another boot, or of an earlier time of the cluster, or that was found damaged.
+#[test]
+fn memory_is_used_only_if_all_says_that_it_is_the_right_one() {
+    let dir = directory();
+    let cluster = open(dir.path());
+    assert_eq!(count(&cluster, 3), Ok(1));
+    let mut image = Image::read(dir.path());
+    drop(cluster);
+    (0..64).for_each(|process| image.set(CONTROL, PROCESSES + process, 0));
+    (0..WRITER_COUNT).for_each(|writer| image.set(CONTROL, writer_word(writer, OWNER), 0));
+    for (wrong, counted) in [(None, 2), (Some(NONCE), 1), (Some(BOOT), 1), (Some(SPOILED), 1)] {
+        let dir = directory();
+        image.write(dir.path());
+        if let Some(word) = wrong {
+            let path = memory_file(dir.path(), CONTROL);
+            let mut bytes = fs::read(&path).unwrap();
+            bytes[8 * word] ^= 1;
+            fs::write(&path, bytes).unwrap();
+        }
+        assert_eq!(count(&open(dir.path()), 3), Ok(counted), "{wrong:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Holders that keep their locks for long, and the processes that need these locks.
 
 use super::*;
+use crate::memory::control::{PROCESSES_MAX, WRITERS_MAX};
 use crate::memory::sync::put;
 use crate::writers::backoff::{Backoff, Deadline, WAIT_MAX};
 
@@ -85,4 +86,25 @@ fn a_wait_that_ends_blames_only_a_holder_that_makes_no_progress() {
     let waited = wait(held.writer.lock_word(), &mut backoff);
     assert!(matches!(waited, Err(UpdateError::Busy { pid: found, .. }) if found == pid));
     put(lock, 0);
+}
+
+/// More threads update than this process may have writer slots.
+#[test]
+fn a_thread_that_gets_no_writer_slot_gives_up_in_time() {
+    let heap = Heap::new(2);
+    let cluster = heap.open(0, Eviction::Refuse);
+    let acquire = || cluster.writers.acquire(&cluster.memory);
+    let mut held = Vec::new();
+    let error = loop {
+        match acquire() {
+            Ok(slot) => held.push(slot),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, UpdateError::Crowded { millis: 5 });
+    // One of the slots that are reserved for a process each, and all others.
+    assert_eq!(held.len() as u64, WRITERS_MAX - u64::from(PROCESSES_MAX) + 1);
+    assert!(cluster.blocked_time() >= WAIT_MAX);
+    held.pop();
+    assert!(acquire().is_ok());
 }
