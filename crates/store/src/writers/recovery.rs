@@ -91,3 +91,101 @@ fn complete_record(key_node: &KeyNode<'_>, record: &Record<'_>, seed: u64) {
         key_node.install(slot, image);
     }
 }
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::format::node::{NARROW_WORDS, seal};
+    use crate::format::{Class, ClusterInfo, Geometry, KeyNodeId};
+    use crate::memory::sync::{get, put};
+    use crate::open::segment::anonymous;
+
+    type Node = [u64; NARROW_WORDS];
+    const SEED: u64 = 7;
+    const SLOT: u32 = 1;
+
+    /// A node of the same key for each value.
+    fn node(value: u64) -> Node {
+        let mut image = [5, 5, value, value, value, value, 0];
+        seal(&mut image, 50 + value as u32, SEED);
+        image
+    }
+
+    fn tail(node: Node) -> u64 {
+        node[NARROW_WORDS - 1]
+    }
+
+    /// The state of one node and the last words of another.
+    fn torn(state: Node, rest: Node) -> Node {
+        [&state[..4], &rest[4..]].concat().try_into().unwrap()
+    }
+
+    /// A cluster of one key-node of four nodes.
+    fn memory() -> Memory {
+        let narrow = Geometry::by_count(1, 1, 4, 4).unwrap();
+        anonymous(ClusterInfo { cluster: 1, seed: SEED, narrow, wide: None }).unwrap()
+    }
+
+    /// Recovers process 2, which held the lock and had committed this record when the slot held `found`. Checks that
+    /// nothing is left of it, that a change of the node is marked, and that another recovery changes nothing.
+    /// Returns the node, none if it is erased.
+    fn recovered(found: Node, record: &Record<'_>) -> Option<Node> {
+        let memory = memory();
+        let key_node = memory.class(Class::Narrow).unwrap().key_node(0);
+        key_node.install(SLOT, &node(1));
+        let at = key_node.layout().node_at(SLOT).first;
+        key_node.words()[at..].iter().zip(found).for_each(|(word, value)| put(word, value));
+        let dead = WriterSlot::new(&memory.control, 6);
+        assert!(dead.try_claim(owner_word(2)));
+        dead.list_lock(0, key_node.id);
+        put(key_node.lock(), dead.lock_word());
+        let mut journal = dead.journal();
+        journal.push(record);
+        journal.commit();
+        let mut after = None;
+        for works in [1, 0] {
+            let changes = key_node.changes();
+            let Recovered { writers, completed } = recover(&memory, [0, 1, 2]);
+            assert_eq!((writers, completed), (works, works));
+            assert_eq!((dead.owner(), dead.committed(), get(key_node.lock())), (0, 0, 0));
+            assert!(!dead.has_listed_locks());
+            let mut left = [0; NARROW_WORDS];
+            key_node.read(SLOT, &mut left);
+            assert!(left == after.unwrap_or(found) || key_node.changes() > changes);
+            after = Some(left);
+        }
+        assert!(key_node.tag(SLOT) != 0 || after.is_some_and(|after| tail(after) == 0));
+        after.filter(|_| key_node.tag(SLOT) != 0)
+    }
+
+    #[test]
+    fn a_committed_node_replaces_the_one_before_it_and_no_other() {
+        let (id, old, new, other) =
+            (KeyNodeId { class: Class::Narrow, number: 0 }, node(1), node(2), node(3));
+        let record = Record { id, slot: SLOT, before: tail(old), image: Some(&new) };
+        assert_eq!(recovered(old, &record), Some(new), "nothing was written");
+        assert_eq!(recovered(torn(new, old), &record), Some(new));
+        assert_eq!(recovered(torn(old, new), &record), Some(new));
+        assert_eq!(recovered(new, &record), Some(new), "all was written");
+        assert_eq!(recovered(other, &record), Some(other), "the journal is older");
+        assert_eq!(recovered(torn(old, other), &record), Some(new), "nothing whole is lost");
+        let erasure = Record { image: None, ..record };
+        assert_eq!(recovered(old, &erasure), None);
+        assert_eq!(recovered(other, &erasure), Some(other), "the journal is older");
+    }
+
+    #[test]
+    fn a_record_that_makes_no_sense_changes_nothing() {
+        let (id, old, new) = (KeyNodeId { class: Class::Narrow, number: 0 }, node(1), node(2));
+        let damaged = torn(new, node(3));
+        let record = Record { id, slot: SLOT, before: tail(old), image: Some(&new) };
+        assert_eq!(recovered(old, &Record { image: Some(&damaged), ..record }), Some(old));
+        let nowhere = KeyNodeId { number: 1, ..id };
+        for (id, slot) in [(id, 4), (id, 39), (nowhere, SLOT)] {
+            for image in [None, Some(&new[..])] {
+                let before = tail(old);
+                assert_eq!(recovered(old, &Record { id, slot, before, image }), Some(old));
+            }
+        }
+    }
+}
