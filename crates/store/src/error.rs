@@ -244,3 +244,24 @@ pub(crate) fn until_decided<T>(mut update: impl FnMut() -> Result<T, UpdateError
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_retry_may_solve_is_contention() {
+        let (key, class) = (StoredKey { estimate: 1, identity: 2 }, Class::Narrow);
+        for (error, is_contention) in [
+            (UpdateError::Busy { pid: 7, millis: 5 }, true),
+            (UpdateError::Crowded { millis: 5 }, true),
+            (UpdateError::Full { key, class, nodes: 8 }, false),
+            (UpdateError::TooLarge { keys: 9, words: 9, keys_max: 1, words_max: 1 }, false),
+            (UpdateError::StateTooLong { words: 5, words_max: 4 }, false),
+            (UpdateError::NoClass { key, class }, false),
+            (UpdateError::DataLoss, false),
+        ] {
+            assert_eq!(error.is_contention(), is_contention, "{error}");
+        }
+    }
+}

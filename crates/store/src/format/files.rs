@@ -261,3 +261,23 @@ impl FileSet {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cleared_file_has_its_header_and_zeros() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        for bytes in [HEADER_BYTES, HEADER_BYTES + 1, 2 << 20, 5 << 19] {
+            fs::write(&path, vec![7; bytes]).unwrap();
+            let file = open(&path, Access::Write).unwrap();
+            clear(&file, bytes as u64, &path).unwrap();
+            let found = fs::read(&path).unwrap();
+            let (header, rest) = found.split_at(HEADER_BYTES);
+            assert_eq!(found.len(), bytes);
+            assert!(header.iter().all(|byte| *byte == 7) && rest.iter().all(|byte| *byte == 0));
+        }
+    }
+}

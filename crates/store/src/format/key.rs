@@ -199,6 +199,15 @@ mod tests {
         assert_eq!(key.bits(), 0xab << 64 | 0xcd);
     }
 
+    /// Part of the format: another release must find the keys of this one.
+    #[test]
+    fn a_tag_is_the_rest_of_the_estimate_plus_one() {
+        for (estimate, tag) in [(0, 1), (1, 2), (254, 255), (255, 1), (256, 2), (u64::MAX - 1, 255)]
+        {
+            assert_eq!(StoredKey { estimate, identity: 9 }.tag(), tag);
+        }
+    }
+
     #[test]
     fn tags_are_never_that_of_a_free_node() {
         for estimate in (0..1000).chain(u64::MAX - 1000..=u64::MAX) {

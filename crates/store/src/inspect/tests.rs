@@ -389,6 +389,7 @@ fn locks_of_the_dead_are_distinguished_from_invalid_locks() {
         (findings.locks_left, findings.writer_slots_left, findings.is_sound()),
         (1, 1, true)
     );
+    assert_eq!(view.holders(), [], "nor does the dead one hold it");
     // The slot belongs to another process, which does not list the lock.
     put_word(&control, 1024 + 2, 0);
     let findings = view.verify(NOW, |_, _| {});

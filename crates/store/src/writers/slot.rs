@@ -316,6 +316,16 @@ mod tests {
     }
 
     #[test]
+    fn an_owner_is_a_process_that_can_exist() {
+        for process in [0, 1, PROCESSES_MAX - 1] {
+            assert_eq!(process_of(owner_word(process)), Some(process));
+        }
+        for owner in [0, owner_word(PROCESSES_MAX), 1 << 32 | 1, u64::MAX] {
+            assert_eq!(process_of(owner), None);
+        }
+    }
+
+    #[test]
     fn a_slot_has_one_owner() {
         let control = control();
         let writer = WriterSlot::new(&control, 3);

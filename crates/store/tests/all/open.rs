@@ -1007,6 +1007,16 @@ fn memory_that_cannot_be_seen_is_not_made_a_second_time() {
     }
 }
 
+#[test]
+fn no_two_clusters_have_the_same_id_or_seed() {
+    let [one, other] = [(); 2].map(|()| {
+        let dir = directory();
+        let cluster = open(dir.path());
+        [(cluster.id() >> 64) as u64, cluster.id() as u64, cluster.seed()]
+    });
+    assert!(one.iter().zip(&other).all(|(one, other)| one != other), "{one:?} {other:?}");
+}
+
 /// Memory of another boot, or of an earlier time of the cluster, or that was found damaged.
 #[test]
 fn memory_is_used_only_if_all_says_that_it_is_the_right_one() {

@@ -8,16 +8,18 @@ use crate::memory::sync::put;
 /// past the end of the key-node and panicked. Such tags are now ignored, and zeroed on open.
 #[test]
 fn a_tag_behind_the_chain_is_no_node() {
-    let heap = Heap::new(2);
-    let key = key_at(0, 1);
-    let tag = u64::from(StoredKey::from_bits(key.hash).tag());
-    // In a chain of eight, slot 30 lies outside of the key-node.
-    let words = heap.memory.class(Class::Narrow).unwrap().key_node(0).words();
-    put(&words[3 + 30 / 8], tag << (30 % 8 * 8));
-    assert_eq!(heap.open(0, Eviction::Refuse).find(&key, NOW), Ok(None));
-    let reopened = heap.reopened();
-    let words = reopened.memory.class(Class::Narrow).unwrap().key_node(0).words();
-    assert_eq!(get(&words[3 + 30 / 8]), 0);
+    // In a chain of eight, these slots lie outside of the key-node.
+    for slot in [8, 30, 39] {
+        let heap = Heap::new(2);
+        let key = key_at(0, 1);
+        let tag = u64::from(StoredKey::from_bits(key.hash).tag());
+        let words = heap.memory.class(Class::Narrow).unwrap().key_node(0).words();
+        put(&words[3 + slot / 8], tag << (slot % 8 * 8));
+        assert_eq!(heap.open(0, Eviction::Refuse).find(&key, NOW), Ok(None));
+        let reopened = heap.reopened();
+        let words = reopened.memory.class(Class::Narrow).unwrap().key_node(0).words();
+        assert_eq!(get(&words[3 + slot / 8]), 0);
+    }
 }
 
 /// A kill between the last word of a new node and the hint in the head left a hint that was too late. Recovery found
