@@ -315,6 +315,18 @@ mod tests {
     }
 
     #[test]
+    fn a_cluster_may_have_exactly_64_tib() {
+        // A key-node of 88 words, and a word about its copy.
+        let key_nodes = ((1 << 45) - 4096) / (89 * 8);
+        let largest = Geometry::by_count(2, key_nodes, 1, 77).unwrap();
+        assert_eq!(largest.total_bytes(), 1 << 46);
+        check_refused(
+            Geometry::by_count(2, key_nodes + 1, 1, 77),
+            "70368744179088 bytes are too much for one cluster (at most 70368744177664)",
+        );
+    }
+
+    #[test]
     fn numbers_out_of_range_are_refused_by_name() {
         let by_count = Geometry::by_count;
         check_refused(by_count(0, 1, 1, 4), "number of files 0 is not allowed (1 to 128)");
