@@ -405,6 +405,17 @@ mod tests {
         }
         assert_eq!(node.free(), Slots(0));
         assert_eq!(node.changes(), 35);
+        // Some nodes are contiguous, others are spread.
+        for cleared in 0..35 {
+            node.clear(cleared);
+            assert_eq!((node.tag(cleared), node.tail(cleared)), (0, 0));
+            for slot in cleared + 1..35 {
+                assert!(node.equals(slot, &image(u64::from(slot) + 1)));
+            }
+            let mut left = [0; 7];
+            node.read(cleared, &mut left);
+            assert_eq!(left[..6], image(u64::from(cleared) + 1)[..6], "only the tail is zeroed");
+        }
     }
 
     #[test]

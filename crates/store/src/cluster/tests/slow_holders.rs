@@ -108,3 +108,29 @@ fn a_thread_that_gets_no_writer_slot_gives_up_in_time() {
     held.pop();
     assert!(acquire().is_ok());
 }
+
+/// The alternate of a key is locked after its home is, in the order of their numbers, so without waits in a circle.
+#[test]
+fn a_displaced_key_waits_for_a_holder_of_its_alternate() {
+    for home in 0..2 {
+        let heap = Heap::new(2);
+        let (holder, waiting) = (heap.open(1, Eviction::Refuse), heap.open(0, Eviction::Refuse));
+        // The last one is displaced.
+        let keys: Vec<_> = (0..8).map(|number| key_at(home, number)).collect();
+        for key in &keys {
+            waiting.update(key, NOW, |entry| add(entry, 1)).unwrap();
+        }
+        let alternate = heap.memory.class(Class::Narrow).unwrap().key_node(1 - home);
+        assert_eq!(alternate.occupied().len(), 1);
+        let held = holder.writers.acquire(&holder.memory).unwrap();
+        let mut transaction = Transaction::new(&holder.memory, &holder.writers, held.writer);
+        transaction.lock_all(&[alternate]).unwrap();
+        let waited = waiting.update(&keys[7], NOW, |entry| add(entry, 1));
+        assert!(waited.as_ref().is_err_and(UpdateError::is_contention), "{waited:?}");
+        // Its home is free meanwhile.
+        assert_eq!(waiting.update(&keys[0], NOW, |entry| add(entry, 1)), Ok(()));
+        drop(transaction);
+        assert_eq!(waiting.update(&keys[7], NOW, |entry| add(entry, 1)), Ok(()));
+        assert_eq!((count(&waiting, &keys[0]), count(&waiting, &keys[7])), (Some(2), Some(2)));
+    }
+}
