@@ -283,7 +283,7 @@ impl Held {
     fn refund(&self, parts: &mut Parts, hits: u64, now: Timestamp) {
         let unpaid = hits.min(parts.owed);
         parts.owed -= unpaid;
-        if now.as_nanos() >= parts.end || parts.owed > 0 {
+        if now.as_nanos() >= parts.end {
             return;
         }
         let room = u64::from(self.capacity).saturating_sub(parts.tokens + parts.older + parts.left);

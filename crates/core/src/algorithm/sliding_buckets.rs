@@ -189,7 +189,7 @@ impl SlidingBuckets {
         };
         let left = limit.saturating_sub(ring.used);
         let fits_at = |hits| self.fits_at::<PLACES>(&ring, state, hits, now);
-        let reset_at = if left < limit { fits_at(left + 1) } else { self.full_at(None, now) };
+        let reset_at = fits_at(left + 1);
         let needed = charge.hits().needed();
         Decision {
             outcome: Outcome::new(allowed, now, || {
@@ -259,13 +259,10 @@ impl Resettable for SlidingBuckets {
     }
 
     fn spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
-        let state = state.first_chunk().expect("a ring has its whole state");
         let number = now.as_nanos() / self.width;
-        let ring = match self.period < DAY {
-            true => Ring::seen::<61>(state, number),
-            false => Ring::seen::<25>(state, number),
-        };
-        self.begins(ring.number.saturating_add(1))
+        // A clock that steps back counts in the newest bucket.
+        let newest = if state[1] > 0 { state[0].saturating_sub(1) } else { 0 };
+        self.begins(number.max(newest).saturating_add(1))
     }
 }
 

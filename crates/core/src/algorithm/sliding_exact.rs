@@ -190,7 +190,7 @@ impl SlidingExact {
         Decision {
             outcome: Outcome::new(allowed, now, || fits_at(charge.hits().needed())),
             remaining: left,
-            reset_at: if left < limit { fits_at(left + 1) } else { self.full_at(&levels, 0, now) },
+            reset_at: fits_at(left + 1),
             keep_until: levels.keep_until(now),
         }
     }

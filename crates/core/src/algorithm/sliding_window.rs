@@ -155,11 +155,7 @@ impl SlidingWindow {
                 self.fits_at(&window, charge.hits().needed(), now)
             }),
             remaining: left,
-            reset_at: if left < u64::from(self.requests) {
-                self.fits_at(&window, left + 1, now)
-            } else {
-                self.full_at(&window, now)
-            },
+            reset_at: self.fits_at(&window, left + 1, now),
             keep_until: self.empty_at(&window, now),
         }
     }

@@ -45,6 +45,7 @@ pub(super) struct Parts {
     pub(super) more_at: u64,
     /// The least hits that are denied.
     pub(super) denied: u64,
+    /// 0 if none are.
     pub(super) denied_until: u64,
     /// The exponent of the low-water mark, plus one; 0 if there is none.
     pub(super) low: u64,
@@ -134,8 +135,7 @@ impl Parts {
             _ => self.end,
         };
         let owed = if self.owed > 0 { now.saturating_add(OWED_FOR).as_nanos() } else { 0 };
-        let denied = if self.denied > 0 { self.denied_until } else { 0 };
-        Timestamp::from_nanos(held.max(owed).max(denied))
+        Timestamp::from_nanos(held.max(owed).max(self.denied_until))
     }
 
     pub(super) fn write(&self, state: &mut [u64; 4]) {
@@ -143,9 +143,9 @@ impl Parts {
             0 => self.tokens | self.older << 32,
             owed => owed | OWED << 32,
         };
-        let until = if self.denied > 0 { self.denied_until >> UNTIL_UNIT } else { 0 };
         let more_at = self.more_at.div_ceil(SECOND).min(HALF);
-        let denial = until << 20 | rounded_up(self.denied) << 5 | self.low;
+        let denial =
+            self.denied_until >> UNTIL_UNIT << 20 | rounded_up(self.denied) << 5 | self.low;
         *state = [tokens, self.end, self.left.min(HALF) | more_at << 32, denial];
     }
 }
