@@ -118,3 +118,19 @@ pub struct LimitView {
     /// The configured name; empty if there is none.
     pub name: String,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_uncounted_if_it_says_so() {
+        assert!(Status::uncounted().is_uncounted());
+        let details = Status::uncounted()
+            .details
+            .map(|details| StatusDetails { is_uncounted: false, ..*details });
+        let counted = Status { details: details.map(Box::new), ..Status::NO_LIMIT };
+        assert!(counted.details.is_some());
+        assert!(!counted.is_uncounted() && !Status::NO_LIMIT.is_uncounted());
+    }
+}

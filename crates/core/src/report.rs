@@ -76,9 +76,15 @@ mod tests {
     #[test]
     fn a_report_is_newer_than_those_before_it_also_across_the_end_of_numbers() {
         let report = |number| Report { sequence: 1, number, tallies: Vec::new() };
-        for (number, last, is_newer) in
-            [(2, 1, true), (1, 1, false), (1, 2, false), (0, u64::MAX, true), (u64::MAX, 0, false)]
-        {
+        for (number, last, is_newer) in [
+            (2, 1, true),
+            (1, 1, false),
+            (1, 2, false),
+            (0, u64::MAX, true),
+            (u64::MAX, 0, false),
+            ((1 << 63) - 1, 0, true),
+            (1 << 63, 0, false),
+        ] {
             assert_eq!(report(number).is_newer(last), is_newer, "{number} after {last}");
         }
     }

@@ -341,6 +341,16 @@ fn a_refund_makes_no_tokens_out_of_nothing() {
     assert_eq!(state, [0; 4], "a new counter stays new");
 }
 
+#[test]
+fn a_bucket_that_is_lowered_is_full_if_it_held_more() {
+    // 2^64 credits and three tokens, where the new bucket has ten.
+    let mut state = [5_000 * SECOND, 3 * SECOND, 1, 0];
+    let quota = bucket(1, SECOND, 10, 10);
+    let decision = decide(&mut state, &quota, Charge::ONE, at(5_000 * SECOND));
+    assert!(decision.is_allow());
+    assert_eq!(decision.remaining, 9);
+}
+
 /// The part of a debit that a bucket does not hold becomes debt: at most a burst, and not more after
 /// retries.
 #[test]

@@ -53,6 +53,17 @@ fn one_denial_takes_from_no_limit() {
 }
 
 #[test]
+fn decisions_that_were_made_elsewhere_replace_all_others() {
+    let quota = window(10);
+    let decided = |hits| decide(&mut [0; 4], &quota, Charge::Take(Hits::new(hits)), NOW);
+    let mut decisions = Decisions::new();
+    for all in [vec![decided(1), decided(2)], vec![decided(11)]] {
+        decisions.set(all.clone());
+        assert_eq!(decisions.all(), all);
+    }
+}
+
+#[test]
 fn a_shadow_limit_reports_and_never_denies() {
     let (real, shadow) = (window(10), window(1));
     let mut states = [0; 8];

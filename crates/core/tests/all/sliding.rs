@@ -899,6 +899,38 @@ fn a_corrupt_total_of_a_ring_is_found_when_it_wraps_around() {
     check(&quota, &state, 77, over - SECOND, 23);
     check(&quota, &state, 0, over - SECOND, 50);
     check(&quota, &state, u64::MAX, over - SECOND, 0);
+    // Hits that no bucket has leave with the newest bucket.
+    let mut alone = [0; 33];
+    (alone[0], alone[1]) = (over / SECOND + 1, 100);
+    let denied = said(&decide(&mut alone, &quota, take(1), at(over)), over);
+    let leave = over + 61 * SECOND;
+    assert_eq!((denied.allowed, denied.retry_at, denied.reset_at), (false, Some(leave), leave));
+}
+
+/// States from before last hits were recorded.
+#[test]
+fn a_last_hit_that_was_not_recorded_is_the_start_of_what_counts_it() {
+    let now = 20_000 * DAY + HOUR;
+    for (quota, start) in [
+        (window(5, DAY), now - HOUR),
+        (ring(5, HOUR), now),
+        (ring(5, 2 * DAY), now / (2 * HOUR) * (2 * HOUR)),
+    ] {
+        let mut state = [0; 33];
+        let last = |state: &[u64; 33]| quota.last_hit(state, at(now + 9)).map(Timestamp::as_nanos);
+        assert_eq!(last(&state), None, "{quota:?}");
+        decide(&mut state, &quota, take(2), at(now + 5_000_000));
+        assert_eq!(last(&state), Some(now + 5_000_000), "{quota:?}");
+        // The last word of either state; below a day, its upper half.
+        match quota {
+            Quota::SlidingWindow(_) => state[3] = 0,
+            _ => state[32] &= if start == now { u64::from(u32::MAX) } else { 0 },
+        }
+        assert_eq!(last(&state), Some(start), "{quota:?}");
+        decide(&mut state, &quota, Charge::Refund(Hits::new(2)), at(now + 9));
+        assert_eq!(last(&state), None, "{quota:?}");
+    }
+    assert_eq!(window(5, DAY).last_hit(&[0, 3, 2, 0], at(now)), None, "of a damaged state");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The promises of units, quotas and counter keys, case by case.
 
+use std::sync::Arc;
 use tidegate_core::{
     CounterKey, Entry, FirstHitWindow, FixedWindow, Identity, KeyHash, Nanos, Period, Quota,
     QuotaError, SlidingBuckets, SlidingExact, SlidingWindow, StateSize, TokenBucket, Unit, Zone,
@@ -161,7 +162,8 @@ fn counters_are_told_apart_by_what_makes_them_and_by_nothing_else() {
     for counter in &same {
         assert_eq!(counter.hash(), plain.hash(), "{:?}", counter.quota);
     }
-    let bucket = TokenBucket::new(1, MINUTE, 1, 1).unwrap();
+    let bucket = Quota::TokenBucket(TokenBucket::new(1, MINUTE, 1, 1).unwrap());
+    let held = |quota: &Quota| Quota::held(Arc::new(quota.clone()));
     let month = Quota::FixedWindow(FixedWindow::calendar(1, 1).unwrap());
     let others = [
         plain.clone(),
@@ -172,7 +174,9 @@ fn counters_are_told_apart_by_what_makes_them_and_by_nothing_else() {
         Counter { entries: &[("a", "b*")], ..plain.clone() },
         Counter { shared: &[(0, "b*")], ..plain.clone() },
         Counter { label: "x", ..plain.clone() },
-        Counter { quota: Quota::TokenBucket(bucket), ..plain.clone() },
+        Counter { quota: held(&bucket), ..plain.clone() },
+        Counter { quota: held(&plain.quota), ..plain.clone() },
+        Counter { quota: bucket, ..plain.clone() },
         Counter { quota: window(1, Nanos::from_secs(1)), ..plain.clone() },
         Counter { quota: window(1, Nanos::new(1_000_001)), ..plain.clone() },
         Counter { quota: month, ..plain.clone() },

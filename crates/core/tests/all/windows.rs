@@ -188,6 +188,12 @@ fn a_daily_reset_forgives_debts() {
 }
 
 #[test]
+fn a_daily_reset_tells_its_time_of_day() {
+    let noon = Nanos::from_secs(43_200);
+    assert_eq!(DailyReset::new(noon, &Zone::fixed(3_600)).unwrap().time_of_day(), noon);
+}
+
+#[test]
 fn a_daily_reset_empties_a_fixed_window_and_forgives_its_debts() {
     const NOON: u64 = 864_000 + 12 * 3_600;
     let day = Nanos::from_secs(86_400);
@@ -635,6 +641,8 @@ fn zones_accept_unsorted_and_redundant_changes() {
         vec![(i64::MAX, 1), (864_000, 3_600), (i64::MIN, -1), (864_000, 60), (-9_999_999, 0)],
     );
     assert_eq!(odd, Zone::changing(0, vec![(864_000, 60)]));
+    assert_eq!(Zone::changing(0, vec![(1 << 35, 60)]), Zone::utc());
+    assert_ne!(Zone::changing(0, vec![((1 << 35) - 1, 60)]), Zone::utc());
     assert_eq!(day(&Zone::changing(0, vec![(5, 0)])), day(&Zone::utc()));
     // An hour before the epoch this clock went back from 01:30 to 23:00.
     let early = Zone::changing(9_000, vec![(-3_600, 0)]);
