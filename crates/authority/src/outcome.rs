@@ -218,7 +218,7 @@ fn tallied_limits<'a>(
 ) -> impl Iterator<Item = LimitOutcome<'a>> {
     let is_named = |limit: &Limit| limit.name.as_ref().is_some_and(|name| is_told(name, over));
     // Of limits without names, it is not known which denied.
-    let is_known = fate == Fate::Denied && limits.len() > 1 && limits.iter().any(is_named);
+    let is_known = fate == Fate::Denied && limits.iter().any(is_named);
     limits.iter().map(move |limit| {
         let fate = if is_known && !is_named(limit) { Fate::DeniedElsewhere } else { fate };
         let capacity = limit.quota.capacity();
