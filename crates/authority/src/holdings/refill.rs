@@ -308,3 +308,6 @@ impl Wish<'_> {
         ahead.saturating_sub(self.held.saturating_sub(fitting))
     }
 }
+
+#[cfg(test)]
+mod tests;

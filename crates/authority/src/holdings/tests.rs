@@ -3,6 +3,7 @@
 mod apart;
 mod at_once;
 mod bounds;
+mod desk;
 mod failures;
 mod leases;
 mod shares;

@@ -173,4 +173,21 @@ mod tests {
         room.enter(u64::MAX);
         assert_eq!(room.left(Timestamp::from_nanos(u64::MAX)), 0);
     }
+
+    /// A node of an earlier period has expired, or expires long before those that are counted in its place.
+    #[test]
+    fn nodes_of_an_earlier_period_take_no_room_of_a_later_one() {
+        let room = LeaseRoom::of(10, Nanos::from_secs(2));
+        room.enter(at(20_000).as_nanos());
+        room.enter(at(4_000).as_nanos());
+        room.remove(at(4_000).as_nanos());
+        assert_eq!(room.left(at(0)), 9);
+        room.enter(at(36_000).as_nanos());
+        assert_eq!(room.left(at(0)), 9);
+        // As many as can be counted.
+        let full = 5 << 32 | NODES;
+        room.buckets[5].store(full, Ordering::Relaxed);
+        room.enter(at(5_000).as_nanos());
+        assert_eq!(room.buckets[5].load(Ordering::Relaxed), full);
+    }
 }

@@ -235,6 +235,23 @@ fn a_call_that_could_be_counted_only_in_part_says_which_and_counts_once() {
 }
 
 #[test]
+fn refunds_that_are_too_many_for_one_update_are_made_by_their_own_ages() {
+    let (engine, _) = refusing(&rule(EVERY_ALGORITHM[5]), &[], busy());
+    let (noon, long_ago) = (SECOND / 2, Nanos::from_secs(7));
+    engine.debits(noon, 1, sixty());
+    let refunds = sixty()
+        .into_iter()
+        .map(|of| Descriptor { direction: Direction::Refund, ..of })
+        .collect::<Vec<_>>();
+    let ages = (0..60).map(|index| if index % 3 == 1 { long_ago } else { Nanos::ZERO });
+    let debit = DebitRequest { ages: ages.collect(), ..call(2, &[1; 60], Duration::ZERO) };
+    let answer = engine.debit_call(noon, &debit, refunds);
+    for (index, status) in answer.statuses.iter().enumerate() {
+        assert_eq!(status.remaining, if index % 3 == 1 { 93 } else { 100 }, "{index}");
+    }
+}
+
+#[test]
 fn a_call_of_which_nothing_could_be_counted_fails() {
     let all: Vec<u64> = (0..61).collect();
     let (engine, _) = refusing(&rule(EVERY_ALGORITHM[5]), &all[1..], busy());

@@ -114,3 +114,23 @@ fn only_an_update_of_too_many_keys_may_be_decided_with_fewer() {
     assert!(!Undecided::from(too_long).is_too_large());
     assert!(!Undecided::Unreachable { cause: "no".to_owned() }.is_too_large());
 }
+
+/// To allow what no limit is known for would open every limit at a start.
+#[test]
+fn only_requests_of_known_domains_are_decided_while_others_are_awaited() {
+    let fixture = leasing(RULES);
+    let now = Timestamp::from_secs(START);
+    let decided = |domain: &str| {
+        let request = Request { domain: domain.into(), ..request(of_k()) };
+        wait(fixture.engine.decide(&request, now)).map(|answer| answer.verdict)
+    };
+    for is_awaited in [false, true] {
+        let mut rules = rules_of(fixture.dir.path(), RULES);
+        rules.set_awaited(is_awaited);
+        fixture.engine.replace_limits(rules).expect("good rules");
+        assert_eq!(decided("d"), Ok(Verdict::Allow));
+        let of_unknown =
+            if is_awaited { Err(Undecided::LimitsAwaited) } else { Ok(Verdict::Allow) };
+        assert_eq!(decided("e"), of_unknown);
+    }
+}

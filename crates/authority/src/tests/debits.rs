@@ -42,3 +42,17 @@ fn nothing_is_logged_where_denied_requests_count_or_nothing_is_left() {
     engine.ask_at(0, 1, vec![descriptor(USER)]);
     assert_eq!(logged(&engine), 0);
 }
+
+#[test]
+fn a_peek_at_one_limit_says_nothing_of_another() {
+    let other = &[("team", "b")];
+    let engine = engine(&format!("{TOKENS}\n{}", TOKENS.replace("user", "team")));
+    engine.ask_at(0, 0, vec![descriptor(USER)]);
+    for _ in 0..2 {
+        engine.ask_at(0, 60, vec![descriptor(other)]);
+    }
+    assert_eq!(logged(&engine), 0);
+    engine.ask_at(0, 0, vec![descriptor(other)]);
+    engine.ask_at(0, 60, vec![descriptor(other)]);
+    assert_eq!(logged(&engine), 1);
+}

@@ -65,6 +65,8 @@ impl LimitObserver for Events {
             Met::Override => "its own limit",
             Met::Rule(rule) => &rule.path,
         };
+        let rule = outcome.rule().map(|rule| rule.path.as_str());
+        assert_eq!(rule, matches!(outcome.met, Met::Rule(_)).then_some(met));
         self.note(format!("{hits} of {of} {what}{by}: {met}"));
         for limit in outcome.limits() {
             let path = limit.limit.map_or("request", |limit| &limit.path);
@@ -440,6 +442,7 @@ fn an_idle_observer_gets_decisions_alone() {
     let fixture = observed(RULES, Modes::default(), Arc::new(all));
     fixture.ask(of_k());
     assert_eq!(*named.0.lock().expect("no thread panicked"), ["decided"]);
+    assert!(LimitObserver::is_idle(&()), "nobody listens");
 }
 
 #[test]

@@ -509,6 +509,11 @@ fn no_state_makes_a_decision_fail_and_a_refill_ends_deciding_alone() {
         held.add(&mut state, &refill, now);
         let more = held.tokens(&state, now) + 1;
         prop_assert!(!take(&mut state, &quota, more, now), "{:?}", state);
+        if more > 1 {
+            // It spends tokens, and owes nothing.
+            prop_assert!(take(&mut state, &quota, 1, now), "{:?}", state);
+            prop_assert_eq!((held.tokens(&state, now), held.owed(&state, now)), (more - 2, 0));
+        }
         Ok(())
     };
     let strategy = (any::<bool>(), words, charge, 0..3_u64, any::<u32>());

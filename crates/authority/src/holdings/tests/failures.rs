@@ -293,3 +293,45 @@ fn lost_answers_admit_no_more_than_was_left() {
         assert!(more <= most, "{more} of {most} after {deaf_after}, {left} left, {held} held");
     }
 }
+
+/// A limit in many parts is decided on as many that are thrown away.
+#[test]
+fn limits_of_all_algorithms_pass_without_the_server_if_they_may() {
+    for limit in [
+        "{unit: hour, requests_per_unit: 5}",
+        "{algorithm: token_bucket, requests: 5, period: 1h, burst: 5}",
+        "{algorithm: sliding_buckets, requests: 5, period: 1h}",
+        "{algorithm: sliding_buckets, exact: true, requests: 5, period: 1h}",
+    ] {
+        let limits = format!("- {{key: k, rate_limit: {limit}}}\n");
+        let mut world = World::with(1, &limits, Modes::default(), Failure::Allow);
+        set(&world, Network::Down);
+        ask(&mut world, 20);
+        world.pass(2_000);
+        assert_eq!((world.waiting(), world.allowed()), (0, 20), "{limit}");
+    }
+}
+
+#[test]
+fn refills_under_way_are_counted_and_bounded() {
+    let mut world = World::with(1, PER_MINUTE, Modes::default(), Failure::Allow);
+    let holdings = world.sidecars[0].authority.holdings.clone().expect("holdings");
+    let flights = || holdings.desk().flights;
+    for number in 0..3 {
+        world.ask(0, 1, key(&format!("v{number}")));
+        assert_eq!(flights(), number + 1);
+    }
+    // One that others wait for.
+    world.ask(0, 1, key("v0"));
+    assert_eq!(flights(), 3);
+    world.pass(10_000);
+    assert_eq!((flights(), world.allowed()), (0, 4));
+    holdings.desk().flights = 16_384;
+    world.ask(0, 1, key("w"));
+    let refused = world.answered.last().expect("an answer");
+    assert!(refused.answer.is_err(), "{refused:?}");
+    holdings.desk().flights -= 1;
+    world.ask(0, 1, key("w"));
+    world.pass(10_000);
+    assert_eq!((flights(), world.allowed()), (16_383, 5));
+}

@@ -62,6 +62,18 @@ fn leases_are_taken_from_holdings_and_come_back_through_them() {
     }
 }
 
+/// A process that starts knows of no holding. Tokens that come back to one have it looked after.
+#[test]
+fn returned_tokens_go_back_though_the_process_is_new() {
+    let limits = "- {key: k, rate_limit: {unit: day, requests_per_unit: 5000}}\n";
+    let mut world = World::with(1, limits, modes(), Failure::Deny);
+    let lease = lease(&mut world, 128, (20, 10)).statuses[0].lease.expect("a lease");
+    world.kill(0);
+    give_back(&mut world, lease.id, 256, 15);
+    world.rest(3_000);
+    assert_eq!(world.left(key("v")), 5_000 - 1 - lease.tokens + 15);
+}
+
 #[test]
 fn leases_end_with_their_holding() {
     // A bucket of a minute's ring lasts a second; tokens of a token bucket at most two.

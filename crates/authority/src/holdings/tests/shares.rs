@@ -286,3 +286,94 @@ fn a_request_for_many_hits_is_denied_and_no_error() {
         assert_eq!(world.allowed(), 2, "{left} hits after {hits}");
     }
 }
+
+#[test]
+fn tokens_go_back_when_traffic_falls_and_those_of_the_slower_traffic_stay() {
+    let mut world =
+        World::new(1, "- {key: k, rate_limit: {unit: day, requests_per_unit: 1000000}}\n");
+    let run = |world: &mut World, requests: usize, micros: u64| {
+        for request in 0..requests {
+            world.ask(0, 1, key("v"));
+            world.pass(micros);
+            if (request as u64 * micros).is_multiple_of(100_000) {
+                world.tend();
+            }
+        }
+        let charged = 1_000_000 - world.left(key("v")) as usize;
+        charged - world.allowed()
+    };
+    let held = run(&mut world, 4_000, 1_000);
+    assert!(held > 400, "{held} held of a thousand a second");
+    let held = run(&mut world, 200, 50_000);
+    // Up to eight seconds of them.
+    assert!((1..=200).contains(&held), "{held} held of twenty a second");
+}
+
+/// Of both ends that tokens of a bucket may have, less what it may have refilled since.
+#[test]
+fn unused_tokens_of_a_bucket_come_back() {
+    let mut world = World::new(
+        1,
+        "- {key: k, rate_limit: {algorithm: token_bucket, requests: 1, period: 1h, burst: 5000}}\n",
+    );
+    for _ in 0..1_500 {
+        world.ask(0, 1, key("v"));
+        world.pass(1_000);
+    }
+    world.rest(3_000);
+    let left = world.left(key("v"));
+    assert_eq!(world.allowed(), 1_500);
+    assert!((3_490..=3_501).contains(&left), "{left} left of 3,500");
+}
+
+/// Only a holding that was refilled long ago has tokens for the wait.
+#[test]
+fn a_holding_that_runs_low_slowly_is_refilled_with_the_others() {
+    let mut world =
+        World::new(1, "- {key: k, rate_limit: {unit: day, requests_per_unit: 1000000}}\n");
+    let holdings = world.sidecars[0].authority.holdings.clone().expect("holdings");
+    let low = || holdings.desk().low.len();
+    let mut steps = 0;
+    while low() == 0 {
+        world.ask(0, 1, key("v"));
+        world.pass(2_000);
+        steps += 1;
+        assert!(steps < 5_000, "it never runs low slowly");
+    }
+    let commands = world.commands();
+    world.pass(10_000);
+    assert_eq!(world.commands(), commands);
+    world.tend();
+    world.pass(10_000);
+    assert_eq!((world.commands(), low()), (commands + 1, 0));
+}
+
+/// Otherwise the refund would be of them, and what they were charged would stay.
+#[test]
+fn tokens_ahead_go_back_before_a_refund() {
+    let mut world = World::new(1, "- {key: k, rate_limit: {unit: day, requests_per_unit: 1000}}\n");
+    for _ in 0..30 {
+        world.ask(0, 1, key("v"));
+        world.pass(10_000);
+    }
+    assert!(world.left(key("v")) < 1_000 - 30, "tokens are held");
+    let mut refund = key("v");
+    refund[0].direction = tidegate_core::Direction::Refund;
+    world.ask(0, 2, refund);
+    world.pass(10_000);
+    assert_eq!(world.left(key("v")), 1_000 - 30 + 2);
+}
+
+/// There is nothing to give back before a refund, so it takes one command.
+#[test]
+fn a_refund_of_a_counter_that_is_not_held_takes_one_command() {
+    let mut world = World::new(1, "- {key: k, rate_limit: {unit: day, requests_per_unit: 20}}\n");
+    world.ask(0, 1, key("other"));
+    world.pass(10_000);
+    let commands = world.commands();
+    let mut refund = key("v");
+    refund[0].direction = tidegate_core::Direction::Refund;
+    world.ask(0, 1, refund);
+    world.pass(10_000);
+    assert_eq!((world.allowed(), world.commands()), (2, commands + 1));
+}
