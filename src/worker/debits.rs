@@ -302,3 +302,6 @@ impl Debits {
         groups
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -185,13 +185,16 @@ fn the_extension_of_envoy_is_the_same_action() {
 
 #[test]
 fn a_long_claim_is_shortened() {
-    let claim = |end: &str| {
-        let payload = format!("{{\"sub\":\"{}{end}\"}}", "x".repeat(40_000));
+    let claim_of = |bytes, end: &str| {
+        let payload = format!("{{\"sub\":\"{}{end}\"}}", "x".repeat(bytes));
         let header = [b"Bearer ", &token(payload.as_bytes())[..]].concat();
         let config = config(&json!([{"actions": [action(&json!({}))]}]));
         shown(&descriptors(&config, &facts(&[("authorization", &header)])).0).remove(0)
     };
-    assert_eq!(claim("1").len(), "user=".len() + VALUE_BYTES_KEPT + "~".len() + 32);
+    let claim = |end| claim_of(40_000, end);
+    let short = "user=".len() + VALUE_BYTES_KEPT + "~".len() + 32;
+    assert_eq!([claim("1").len(), claim_of(1_024, "1").len()], [short; 2]);
+    assert_eq!(claim_of(1_023, "1").len(), "user=".len() + 1_024);
     assert_ne!(claim("1"), claim("2"));
 }
 

@@ -97,6 +97,19 @@ fn tokens_stay_in_the_worker_while_they_are_spent_and_go_to_the_slot_after() {
     assert_eq!(envoy.workers[0].local.watched(), 1);
 }
 
+/// A client that only asks would keep them from others.
+#[test]
+fn tokens_that_are_only_peeked_at_go_to_the_slot() {
+    let mut envoy = Envoy::new(1, 64);
+    let lease = tokens(&envoy, 1, 90);
+    hold(&mut envoy, "a", lease);
+    let demand = high_demand(&envoy);
+    envoy.change_slot("a", |slot| slot.demand = demand);
+    assert_eq!(envoy.request(0, &[("a", 0)]).1, HeadersStatus::Continue);
+    envoy.tick_all();
+    assert_eq!(left(&mut envoy, "a"), (0, 90));
+}
+
 #[test]
 fn the_tokens_of_an_open_breaker_wait_in_the_slot_for_requests() {
     let mut envoy = Envoy::new(1, 64);
