@@ -232,3 +232,6 @@ fn bytes_of(tally: &KeyTally) -> usize {
     let names = tally.over.iter().map(String::len).fold(0, usize::saturating_add);
     tally.entries.len().saturating_add(names).saturating_add(FIXED)
 }
+
+#[cfg(test)]
+mod tests;
