@@ -107,6 +107,22 @@ fn what_is_no_token_has_no_claim() {
     super::check(&default, &[], Some("g=1,user=none"));
 }
 
+/// Four digits are decoded at once.
+#[test]
+fn a_token_has_no_claim_if_one_or_several_of_its_digits_are_none() {
+    let header = [b"Bearer ", &token(br#"{"sub":"anna-maria"}"#)[..]].concat();
+    // Those of three bytes of the name.
+    let digits = header.iter().position(|byte| *byte == b'.').expect("a dot") + 1 + 12;
+    for wrong in 0..16 {
+        let mut header = header.clone();
+        for digit in (0..4).filter(|digit| wrong >> digit & 1 == 1) {
+            header[digits + digit] = b'!';
+        }
+        let expected = (wrong == 0).then_some("g=1,user=anna-maria");
+        super::check(&action(&json!({})), &[("authorization", &header)], expected);
+    }
+}
+
 #[test]
 fn a_token_may_be_in_a_cookie() {
     let fields = json!({"header_name": "", "cookie": "jwt", "value_prefix": ""});
