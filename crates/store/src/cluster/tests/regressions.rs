@@ -156,7 +156,7 @@ fn a_lock_that_is_free_by_now_is_not_waited_for() {
 /// would be applied when the next owner dies, the second would be lost for good, so a restoration clears both.
 #[test]
 fn a_restoration_clears_slots_that_nobody_can_own() {
-    for (number, owner, committed) in [(5, 0, 9), (6, 1_000, 0), (7, 1_000, 9)] {
+    for (number, owner, committed) in [(1, 0, 9), (2, 1_000, 0), (3, 1_000, 9)] {
         let heap = Heap::new(2);
         let control = &heap.memory.control;
         let slot = WriterSlot::new(control, number);
