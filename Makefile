@@ -56,8 +56,7 @@ help: ## Show this list
 	@echo "ENVOY=/path/to/envoy uses your Envoy instead of fetching $(ENVOY_VERSION)."
 
 # With the sidecar as it is released.
-RELEASED := TIDEGATE=$(or $(TIDEGATE),$(CURDIR)/target/release/tidegate)
-DEMO := $(RELEASED) target/debug/tidegate-demo
+DEMO := TIDEGATE=$(or $(TIDEGATE),$(CURDIR)/target/release/tidegate) target/debug/tidegate-demo
 
 demo: build-wasm build build-demo envoy ## Build all, run real traffic over limits in a real Envoy, judge it
 	@$(DEMO) demo
@@ -109,10 +108,9 @@ build-noop: toolchain
 
 envoy: $(ENVOY_READY) ## Fetch Envoy into .tools/ (36 MB), unless ENVOY names one
 
-# What the end-to-end tests run; tests/run makes it while it builds the tests and the sidecar. The released sidecar only where
-# they run that.
+# What the end-to-end tests run beside the sidecar; tests/run makes it while it builds the tests and the sidecar.
 .PHONY: ready
-ready: $(if $(filter $(CURDIR)/target/release/tidegate,$(TIDEGATE)),build) build-wasm build-wasm-cel envoy $(CLIENTS) $(GRPC_JS) $(PLAYWRIGHT) $(KUBERNETES)
+ready: build-wasm build-wasm-cel envoy $(CLIENTS) $(GRPC_JS) $(PLAYWRIGHT) $(KUBERNETES)
 
 # A program that passed and did not change is not run again, unless ALL=1 asks for it.
 RUN_TESTS := tests/run $(if $(ALL),--all)

@@ -3,6 +3,7 @@
 //! Only arithmetic: how many tokens a lease may have, and until when they may be spent without exceeding
 //! any limit.
 
+use crate::report::is_newer;
 use crate::units::{Nanos, Timestamp};
 
 /// What a client with support for leases adds to its request.
@@ -75,8 +76,7 @@ impl DebitRequest {
     /// Whether a request with this number comes after the one with number `last`.
     #[must_use]
     pub fn is_newer(&self, last: u64) -> bool {
-        let ahead = self.call.wrapping_sub(last);
-        ahead > 0 && ahead < 1 << 63
+        is_newer(self.call, last)
     }
 }
 

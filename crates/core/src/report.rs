@@ -43,9 +43,14 @@ impl Report {
     /// Whether this report comes after the one with number `last`.
     #[must_use]
     pub fn is_newer(&self, last: u64) -> bool {
-        let ahead = self.number.wrapping_sub(last);
-        ahead > 0 && ahead < 1 << 63
+        is_newer(self.number, last)
     }
+}
+
+/// Whether a number comes after another one, up to half of all numbers behind it: they go on from the largest with 0.
+pub(crate) fn is_newer(number: u64, last: u64) -> bool {
+    let ahead = number.wrapping_sub(last);
+    ahead > 0 && ahead < 1 << 63
 }
 
 impl TalliedHits {
@@ -72,20 +77,27 @@ impl TalliedHits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DebitRequest;
 
     #[test]
-    fn a_report_is_newer_than_those_before_it_also_across_the_end_of_numbers() {
+    fn reports_and_debits_are_newer_than_those_before_them_also_across_the_end_of_numbers() {
         let report = |number| Report { sequence: 1, number, tallies: Vec::new() };
+        let debit =
+            |call| DebitRequest { call, sequence: 1, streams: Vec::new(), ages: Vec::new() };
         for (number, last, is_newer) in [
             (2, 1, true),
+            (5, 4, true),
             (1, 1, false),
+            (5, 5, false),
             (1, 2, false),
+            (4, 5, false),
             (0, u64::MAX, true),
             (u64::MAX, 0, false),
             ((1 << 63) - 1, 0, true),
             (1 << 63, 0, false),
         ] {
             assert_eq!(report(number).is_newer(last), is_newer, "{number} after {last}");
+            assert_eq!(debit(number).is_newer(last), is_newer, "{number} after {last}");
         }
     }
 

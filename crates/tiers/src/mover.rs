@@ -6,8 +6,9 @@
 //! between leaves the counter hot and its row stale. Between passes filters
 //! are built (`build`), and stale rows removed (`stale`).
 //!
-//! What stays hot: counters whose end is near, counters in use, those that began anew while their row could not be read,
-//! until it is removed, and counters with a single use, which anybody can make, unless there is hardly any room left. Bounds: moves per second, and rows of one operation.
+//! What stays hot: counters whose end is near, and counters in use. Counters that began anew while their row could not be
+//! read stay until it is removed. Counters with a single use, which anybody can make, stay unless there is hardly any room
+//! left. Bounds: moves per second, and rows of one operation.
 
 use crate::ageing::Ageing;
 use crate::build::Builds;

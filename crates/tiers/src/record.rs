@@ -20,7 +20,7 @@ const WIDE: u64 = 3 << 62 | 6;
 /// The upper half of the first word.
 const MAGIC: u64 = 0x7469_6572 << 32;
 const WORDS: usize = 4;
-/// The version of rows of which none is known: all that there are, are stale.
+/// In place of a version: every row of the counter is stale. None of them could be read.
 pub(crate) const ALL_ROWS: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -139,22 +139,6 @@ fn a_debit_has_these_words_and_says_nothing_that_goes_without_saying() {
 }
 
 #[test]
-fn a_debit_is_newer_than_those_before_it_also_where_numbers_wrap() {
-    let debit = |call| DebitRequest { call, sequence: 0, streams: Vec::new(), ages: Vec::new() };
-    for (call, last, is_newer) in [
-        (5, 4, true),
-        (5, 5, false),
-        (4, 5, false),
-        (0, u64::MAX, true),
-        (u64::MAX, 0, false),
-        (1 << 63, 0, false),
-        ((1 << 63) - 1, 0, true),
-    ] {
-        assert_eq!(debit(call).is_newer(last), is_newer, "{call} after {last}");
-    }
-}
-
-#[test]
 fn words_of_a_debit_that_make_no_sense_are_refused_by_name() {
     let parts = "numbers above 0 that add up to the descriptors";
     for (name, value, expected) in [

@@ -222,7 +222,7 @@ fn a_state_is_kept_while_it_has_something_to_tell() {
     assert_eq!(held(&quota).add(&mut state, &long, at(1)), at(10_001));
 }
 
-/// The mark is a quarter of what is there, also when tokens were taken out.
+/// A refill is due when a quarter of the tokens is left. Taking some out changes what this is a quarter of.
 #[test]
 fn a_refill_is_due_by_what_is_left_after_tokens_were_taken_out() {
     for (quota, older) in [(window(1_000), 0), (bucket(1_000), 40)] {

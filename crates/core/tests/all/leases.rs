@@ -3,9 +3,9 @@
 use crate::slow_contract::runner;
 use proptest::prelude::*;
 use tidegate_core::{
-    Charge, DailyReset, DebitRequest, Demand, FirstHitWindow, FixedWindow, Hits, Lease,
-    LeaseRequest, Nanos, Quota, SlidingBuckets, SlidingExact, SlidingWindow, Timestamp,
-    TokenBucket, Zone, decide, lease_tokens,
+    Charge, DailyReset, Demand, FirstHitWindow, FixedWindow, Hits, Lease, LeaseRequest, Nanos,
+    Quota, SlidingBuckets, SlidingExact, SlidingWindow, Timestamp, TokenBucket, Zone, decide,
+    lease_tokens,
 };
 
 #[track_caller]
@@ -73,22 +73,6 @@ fn a_lease_ends_slightly_early_for_its_holder() {
 fn the_id_of_a_lease_follows_from_the_call_and_the_place_of_its_descriptor() {
     assert_eq!([0, 1, 2].map(|index| LeaseRequest::lease_id(7, index)), [7, 8, 9]);
     assert_eq!(LeaseRequest::lease_id(u64::MAX, 1), 0);
-}
-
-#[test]
-fn a_debit_is_newer_than_those_up_to_half_of_all_numbers_before_it() {
-    let debit = |call| DebitRequest { call, sequence: 1, streams: Vec::new(), ages: Vec::new() };
-    for (call, last, is_newer) in [
-        (2, 1, true),
-        (1, 1, false),
-        (1, 2, false),
-        (0, u64::MAX, true),
-        (u64::MAX, 0, false),
-        ((1 << 63) - 1, 0, true),
-        (1 << 63, 0, false),
-    ] {
-        assert_eq!(debit(call).is_newer(last), is_newer, "{call} after {last}");
-    }
 }
 
 /// Of any algorithm, for any limit and period, with and without what changes the times of windows.

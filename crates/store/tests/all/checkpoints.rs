@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tidegate_store::{Cluster, EntryMut, FlawKind, Hashed, Options, View};
 
-use crate::common::format::{CONTROL, Image, OWNER, PAGE, PROCESSES, WRITER_COUNT, writer_word};
+use crate::common::format::{CONTROL, Image, PAGE};
 use crate::common::{Directory, SECOND, directory, file, geometry};
 
 const NOW: u64 = 1000 * SECOND;
@@ -162,8 +162,7 @@ fn a_last_pass_that_cannot_be_is_that_of_the_checkpoint() {
     }
     let (mut memory, snapshot) = (Image::read(dir.path()), Image::of_snapshot(dir.path()));
     drop(cluster);
-    (0..64).for_each(|process| memory.set(CONTROL, PROCESSES + process, 0));
-    (0..WRITER_COUNT).for_each(|writer| memory.set(CONTROL, writer_word(writer, OWNER), 0));
+    memory.end_processes();
     let ahead = 2 + (1 << 32);
     for (found, expected) in
         [(0, 2), (1, 2), (2, 2), (3, 3), (ahead - 1, ahead - 1), (ahead, 2), (u64::MAX, 2)]

@@ -18,8 +18,7 @@ use tidegate_store::{
 
 use crate::common::child::{Child, command, leave, role, say, without_root};
 use crate::common::format::{
-    BOOT, CHECKSUM, CONTROL, Image, Layout, NONCE, OWNER, PROCESSES, RESTORING, SEED, SPOILED,
-    WRITER_COUNT, layouts, memory_dir, writer_word,
+    BOOT, CHECKSUM, CONTROL, Image, Layout, NONCE, RESTORING, SEED, SPOILED, layouts, memory_dir,
 };
 use crate::common::random::Random;
 use crate::common::{
@@ -1025,8 +1024,7 @@ fn memory_is_used_only_if_all_says_that_it_is_the_right_one() {
     assert_eq!(count(&cluster, 3), Ok(1));
     let mut image = Image::read(dir.path());
     drop(cluster);
-    (0..64).for_each(|process| image.set(CONTROL, PROCESSES + process, 0));
-    (0..WRITER_COUNT).for_each(|writer| image.set(CONTROL, writer_word(writer, OWNER), 0));
+    image.end_processes();
     for (wrong, counted) in [(None, 2), (Some(NONCE), 1), (Some(BOOT), 1), (Some(SPOILED), 1)] {
         let dir = directory();
         image.write(dir.path());

@@ -22,7 +22,7 @@ fn wish(needs: &[Need]) -> Wish<'_> {
     Wish { needs, held: 0, owed: 0, ahead: 0, seconds: 1, seconds_max: 1, now: NOW }
 }
 
-/// What `wish` takes of a new counter of `of`, as one of `active` sidecars, of which others hold tokens.
+/// What `wish` takes from a new counter of the limit `of`. So many sidecars are active, and others hold tokens of it.
 fn taken(wish: &Wish<'_>, of: &Quota, active: u32) -> Refill {
     let mut words = Words::from_slice(&[0; 4]);
     take_of(wish, of, &mut words, active)

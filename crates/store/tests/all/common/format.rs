@@ -201,10 +201,14 @@ impl Image {
             image.set(&name, SEED, seed);
             image.seal_header(&name);
         }
-        // Its process is gone.
-        (0..64).for_each(|process| image.set(CONTROL, PROCESSES + process, 0));
-        (0..WRITER_COUNT).for_each(|writer| image.set(CONTROL, writer_word(writer, OWNER), 0));
+        image.end_processes();
         image
+    }
+
+    /// Forgets the processes that had the cluster open, as after their end.
+    pub(crate) fn end_processes(&mut self) {
+        (0..64).for_each(|process| self.set(CONTROL, PROCESSES + process, 0));
+        (0..WRITER_COUNT).for_each(|writer| self.set(CONTROL, writer_word(writer, OWNER), 0));
     }
 
     /// Creates a cluster in `dir`, whose processes were killed and left this memory. Its snapshot is empty.
