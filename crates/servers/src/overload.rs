@@ -33,8 +33,8 @@ use tokio::sync::Notify;
 /// microseconds, are below a fifth of a percent of a processor.
 const SAMPLE_EVERY: Duration = Duration::from_millis(2);
 
-/// Work ahead, for each thread, beyond which calls are refused.
-const AHEAD_MAX: Duration = Duration::from_millis(4);
+/// Work ahead, for each thread, beyond which calls are refused. A build with checks takes ten times as long for each call.
+const AHEAD_MAX: Duration = Duration::from_millis(if cfg!(debug_assertions) { 40 } else { 4 });
 
 /// A longer turn counts as the processor time of its thread plus the time it was blocked in the store: the
 /// thread may have worked all that time, or have waited for a processor.
@@ -64,7 +64,7 @@ impl Overload {
     pub fn start() -> Arc<Overload> {
         let overload = Arc::new(Overload {
             epoch: Instant::now(),
-            lag: Lag::new(Handle::current().metrics().num_workers()),
+            lag: Lag::new(Handle::current().metrics().num_workers(), AHEAD_MAX),
             is_busy: AtomicBool::new(false),
             busy: Notify::new(),
         });
@@ -173,12 +173,13 @@ const NEVER: u64 = u64::MAX;
 // Relaxed everywhere: the numbers depend on no other memory, and a turn counted for the wrong sample is an
 // error of one turn.
 impl Lag {
-    fn new(threads: usize) -> Lag {
+    /// `ahead_max` is for each of the threads.
+    fn new(threads: usize, ahead_max: Duration) -> Lag {
         let threads = u64::try_from(threads).unwrap_or(u64::MAX).max(1);
         Lag {
             due: AtomicU64::new(NEVER),
             ahead: AtomicU64::new(0),
-            ahead_max: nanos(AHEAD_MAX).saturating_mul(threads),
+            ahead_max: nanos(ahead_max).saturating_mul(threads),
         }
     }
 
@@ -221,6 +222,11 @@ mod tests {
         Duration::from_micros(micros)
     }
 
+    /// The estimate with the bound of a released build.
+    fn lag_of(threads: usize) -> Lag {
+        Lag::new(threads, Duration::from_millis(4))
+    }
+
     /// Records turns of a millisecond, one after the other; returns the first after which calls are refused.
     fn late_after(lag: &Lag, from: u64, turns: u64) -> Option<u64> {
         (0..turns).find(|turn| {
@@ -232,7 +238,7 @@ mod tests {
 
     #[test]
     fn only_work_after_a_sample_is_due_counts() {
-        let lag = Lag::new(1);
+        let lag = lag_of(1);
         assert_eq!(late_after(&lag, 0, 100), None);
         lag.schedule(micros(200_000));
         assert_eq!(late_after(&lag, 100_000, 100), None);
@@ -240,7 +246,7 @@ mod tests {
 
     #[test]
     fn more_than_four_milliseconds_of_work_ahead_of_the_sample_are_late() {
-        let lag = Lag::new(1);
+        let lag = lag_of(1);
         // Half of the first turn is after the sample was due.
         lag.schedule(micros(500));
         assert_eq!(late_after(&lag, 0, 100), Some(4));
@@ -253,14 +259,14 @@ mod tests {
 
     #[test]
     fn the_limit_grows_with_the_threads() {
-        let lag = Lag::new(4);
+        let lag = lag_of(4);
         lag.schedule(micros(0));
         assert_eq!(late_after(&lag, 0, 100), Some(16));
     }
 
     #[test]
     fn a_process_that_stood_still_is_late_only_for_its_backlog() {
-        let lag = Lag::new(1);
+        let lag = lag_of(1);
         lag.schedule(micros(0));
         lag.record_turn(micros(100), micros(5_000_100), micros(1_000));
         assert!(!lag.is_late(), "one turn, whatever time it took");
@@ -271,7 +277,7 @@ mod tests {
     /// refused. Cause: no turn counted for more than 2 ms, since it might just have stood still.
     #[test]
     fn a_long_turn_counts_as_its_work() {
-        let lag = Lag::new(1);
+        let lag = lag_of(1);
         lag.schedule(micros(0));
         lag.record_turn(micros(0), micros(38_000), micros(38_000));
         assert!(lag.is_late());
