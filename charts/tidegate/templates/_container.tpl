@@ -55,6 +55,17 @@ args:
   {{- with .Values.cold.url }}
   - --cold={{ . }}
   {{- end }}
+  {{- with .Values.warm }}
+  {{- if .url }}
+  - --warm={{ .url }}
+  {{- if .existingSecret }}
+  - --warm-password-file=/warm/password
+  {{- if .hasCa }}
+  - --warm-ca=/warm/ca.crt
+  {{- end }}
+  {{- end }}
+  {{- end }}
+  {{- end }}
   {{- with .Values.authority }}
   {{- if .url }}
   - --authority={{ .url }}
@@ -142,5 +153,8 @@ volumeMounts:
   {{- end }}
   {{- if and .Values.authority.url .Values.authority.existingSecret }}
   - { name: authority, mountPath: /authority, readOnly: true }
+  {{- end }}
+  {{- if .Values.warm.existingSecret }}
+  - { name: warm, mountPath: /warm, readOnly: true }
   {{- end }}
 {{- end -}}

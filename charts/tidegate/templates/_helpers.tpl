@@ -95,6 +95,15 @@ outbound|8081||{{ include "tidegate.host" . }}
 {{- if and (or .Values.cold.url .Values.cold.existingSecret) .Values.authority.url -}}
 {{- fail "cold and authority.url exclude each other: counters of an authority are in its servers" -}}
 {{- end -}}
+{{- if and .Values.warm.url .Values.authority.url -}}
+{{- fail "warm.url and authority.url exclude each other: counters of an authority are in its servers" -}}
+{{- end -}}
+{{- if and .Values.warm.existingSecret (not .Values.warm.url) -}}
+{{- fail "warm.existingSecret needs warm.url" -}}
+{{- end -}}
+{{- if and .Values.warm.hasCa (not .Values.warm.existingSecret) -}}
+{{- fail "warm.hasCa needs warm.existingSecret" -}}
+{{- end -}}
 {{- if and .Values.istio.filter.selector .Values.istio.filter.targetRefs -}}
 {{- fail "istio.filter.selector and istio.filter.targetRefs exclude each other" -}}
 {{- end -}}

@@ -16,6 +16,8 @@ const EVERYTHING: &str = "tls.existingSecret=tls,tls.clientCa=true,tls.clientNam
     statistics.existingSecret=database,statistics.hasCa=true,statistics.timezone=Europe/Berlin,\
     istio.enabled=true,istio.filter.enabled=true,istio.filter.selector.matchLabels.app=shop,\
     counters.capacity=50000,extraArgs={--count-denied}";
+const IDLE: &str = "persistence.enabled=true,cold.existingSecret=counters,warm.url=rediss://tidegate@redis.example.com:6379,\
+    warm.existingSecret=warm,warm.hasCa=true";
 const SHARED: &str = "authority.url=rediss://redis.example.com:6379,authority.user=tidegate,\
     authority.existingSecret=redis,authority.hasCa=true,replicas=3,autoscaling.enabled=true";
 
@@ -81,7 +83,7 @@ async fn the_chart_renders_valid_manifests_in_each_shape() -> anyhow::Result<()>
 
 #[tokio::test]
 async fn values_that_would_loosen_limits_or_have_no_effect_are_refused() -> anyhow::Result<()> {
-    let cases: [(&[&str], &str); 16] = [
+    let cases: [(&[&str], &str); 20] = [
         (&["tls.clientCa=true"], "need tls.existingSecret"),
         (&["http.clientCa=true"], "need http.tlsSecret"),
         (
@@ -92,6 +94,11 @@ async fn values_that_would_loosen_limits_or_have_no_effect_are_refused() -> anyh
         (&["statistics.hasCa=true"], "statistics.hasCa needs statistics.existingSecret"),
         (&["cold.url=data-dir", "cold.existingSecret=database"], "exclude each other"),
         (&[SHARED, "cold.url=data-dir"], "counters of an authority are in its servers"),
+        (&[SHARED, "warm.url=redis://redis"], "counters of an authority are in its servers"),
+        (&["warm.existingSecret=warm"], "warm.existingSecret needs warm.url"),
+        (&["warm.url=redis://redis", "warm.hasCa=true"], "needs warm.existingSecret"),
+        // Nobody reads a password in the arguments of a container.
+        (&["warm.url=redis://tidegate:secret@redis"], "does not match pattern"),
         (&["replicas=2"], "several replicas need authority.url"),
         (&["autoscaling.enabled=true"], "several replicas need authority.url"),
         (
@@ -121,7 +128,7 @@ async fn the_program_takes_the_arguments_of_the_chart() -> anyhow::Result<()> {
         command
     });
     let help = help.await?.out;
-    for values in [&[EVERYTHING, SHARED][..], &["shape=daemonset"]] {
+    for values in [&[EVERYTHING, SHARED][..], &["shape=daemonset"], &[EVERYTHING, IDLE]] {
         for argument in Manifests::parse(&rendered(values).await?)?.arguments()? {
             let flag = argument.split('=').next().context("a flag")?;
             ensure!(flag == "serve" || help.contains(&format!(" {flag}")), "{flag} is no flag");
@@ -134,12 +141,15 @@ async fn the_program_takes_the_arguments_of_the_chart() -> anyhow::Result<()> {
 /// and the group of the Pod, and only the Deployment had one.
 #[tokio::test]
 async fn the_user_of_the_container_reads_its_secrets() -> anyhow::Result<()> {
-    for (shape, kind) in [("deployment", "Deployment"), ("daemonset", "DaemonSet")] {
-        let shape = format!("shape={shape}");
-        let secrets = "http.tokenSecret=token,http.tlsSecret=http,statistics.existingSecret=database,statistics.hasCa=true";
-        let values =
-            [&shape, secrets, "authority.url=redis://redis:6379", "authority.existingSecret=redis"];
-        let manifests = Manifests::parse(&rendered(&values).await?)?;
+    let secrets = "http.tokenSecret=token,http.tlsSecret=http,statistics.existingSecret=database,statistics.hasCa=true";
+    for (shape, kind, server) in [
+        ("shape=deployment", "Deployment", "authority"),
+        ("shape=daemonset", "DaemonSet", "authority"),
+        ("shape=deployment", "Deployment", "warm"),
+        ("shape=daemonset", "DaemonSet", "warm"),
+    ] {
+        let server = format!("{server}.url=redis://redis:6379,{server}.existingSecret=redis");
+        let manifests = Manifests::parse(&rendered(&[shape, secrets, &server]).await?)?;
         let pod = &manifests.of(kind).next().context(kind)?["spec"]["template"]["spec"];
         let container = &pod["containers"][0];
         let group = &container["securityContext"]["runAsGroup"];
