@@ -4,6 +4,10 @@ use super::{RedisPrograms, ServerTls};
 use crate::process::Process;
 use crate::{command, ports, wait};
 use anyhow::{Context, ensure};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    RedisConnectionInfo, RedisResult, Value, cmd,
+};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,6 +37,17 @@ impl Default for RedisOptions<'_> {
     }
 }
 
+/// How clients reach a server.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Access {
+    /// Its Unix socket, if it has one. There is no TLS there.
+    pub(super) socket: Option<PathBuf>,
+    /// The password that it asks for.
+    pub(super) password: Option<String>,
+    /// The flags of `redis-cli` for TLS.
+    pub(super) tls: Vec<String>,
+}
+
 /// A running Redis.
 #[derive(Debug)]
 pub struct Redis {
@@ -45,8 +60,7 @@ pub struct Redis {
     name: String,
     /// The arguments of the server.
     arguments: Vec<String>,
-    /// The arguments of each `redis-cli`.
-    client: Vec<String>,
+    access: Access,
 }
 
 impl Redis {
@@ -61,25 +75,27 @@ impl Redis {
     ) -> anyhow::Result<Redis> {
         let home = dir.join(options.name);
         std::fs::create_dir_all(&home)?;
-        let socket = Self::socket(dir, options.name).display().to_string();
-        let mut client: Vec<String> = Vec::new();
+        let socket = Self::socket(dir, options.name);
+        let access = Access {
+            socket: Some(socket.clone()),
+            password: options.password.map(str::to_owned),
+            tls: options.tls.map(|tls| tls.client_flags().collect()).unwrap_or_default(),
+        };
         let mut arguments: Vec<String> = Vec::new();
-        let home = home.display().to_string();
+        let (home, socket) = (home.display().to_string(), socket.display().to_string());
         let files = ["--dir", &home, "--unixsocket", &socket, "--save", "", "--appendonly", "no"];
         arguments.extend(files.map(str::to_owned));
         // Tests ask for faults by DEBUG.
         arguments.extend(["--enable-debug-command", "local"].map(str::to_owned));
         if let Some(password) = options.password {
             arguments.extend(["--requirepass", password].map(str::to_owned));
-            client.extend(["-a", password, "--no-auth-warning"].map(str::to_owned));
         }
         if let Some(tls) = options.tls {
             arguments.extend(tls.server_flags());
-            client.extend(tls.client_flags());
         }
         arguments.extend(options.flags.iter().map(|&flag| flag.to_owned()));
         let port_flag = if options.tls.is_some() { "--tls-port" } else { "--port" };
-        Self::start_at_a_free_port(programs, dir, options.name, client, |port| {
+        Self::start_at_a_free_port(programs, dir, options.name, access, |port| {
             let mut all = vec![port_flag.to_owned(), port.to_string()];
             if options.tls.is_some() {
                 all.extend(["--port", "0"].map(str::to_owned));
@@ -99,12 +115,12 @@ impl Redis {
         programs: &RedisPrograms,
         dir: &Path,
         name: &str,
-        client: Vec<String>,
+        access: Access,
         arguments: impl Fn(u16) -> anyhow::Result<Vec<String>>,
     ) -> anyhow::Result<Redis> {
         for _ in 0..STARTS_MAX {
             let port = ports::free()?;
-            let (client, arguments) = (client.clone(), arguments(port)?);
+            let arguments = arguments(port)?;
             let process = spawn(programs, dir, name, &arguments)?;
             let mut redis = Redis {
                 process,
@@ -113,7 +129,7 @@ impl Redis {
                 dir: dir.to_owned(),
                 name: name.to_owned(),
                 arguments,
-                client,
+                access: access.clone(),
             };
             match redis.answers().await {
                 Ok(()) => return Ok(redis),
@@ -136,22 +152,43 @@ impl Redis {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Runs a command of it by `redis-cli`, and returns what that prints.
+    /// Runs a command of it over a connection of its own. Returns what `redis-cli` would print: the parts of an array in
+    /// lines, nothing for nil.
     ///
     /// # Errors
     /// When it does not answer, or answers an error.
     pub async fn command(&self, words: &[&str]) -> anyhow::Result<String> {
-        let mut command = self.client();
-        command.arg("-e").args(words);
-        let ran = command::run(command).await?;
-        ensure!(ran.code == Some(0), "{words:?}: {}{}", ran.out, ran.err);
-        Ok(ran.out.trim_end().to_owned())
+        let (name, arguments) = words.split_first().context("no command")?;
+        let asking = async {
+            let config = AsyncConnectionConfig::new();
+            let config = config.set_response_timeout(None).set_connection_timeout(None);
+            let client = Client::open(self.connection_info()?)?;
+            let mut connection =
+                client.get_multiplexed_async_connection_with_config(&config).await?;
+            cmd(name).arg(arguments).query_async(&mut connection).await
+        };
+        let answer = wait::within("an answer of Redis", wait::COMMAND, asking).await?;
+        let answer: Value = answer.with_context(|| format!("{words:?}"))?;
+        Ok(lines_of(&answer)?.join("\n").trim_end().to_owned())
+    }
+
+    fn connection_info(&self) -> RedisResult<ConnectionInfo> {
+        let tcp = || ConnectionAddr::Tcp("127.0.0.1".to_owned(), self.port);
+        let address = self.access.socket.clone().map_or_else(tcp, ConnectionAddr::Unix);
+        let mut settings = RedisConnectionInfo::default();
+        if let Some(password) = &self.access.password {
+            settings = settings.set_password(password);
+        }
+        Ok(address.into_connection_info()?.set_redis_settings(settings))
     }
 
     /// A `redis-cli` that is connected to it.
     pub(super) fn client(&self) -> Command {
         let mut command = Command::new(&self.programs.cli);
-        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]).args(&self.client);
+        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]).args(&self.access.tls);
+        if let Some(password) = &self.access.password {
+            command.args(["-a", password, "--no-auth-warning"]);
+        }
         command
     }
 
@@ -257,6 +294,25 @@ impl Redis {
         let answered = answered.await;
         answered.with_context(|| self.process.log())?
     }
+}
+
+/// The lines of an answer.
+fn lines_of(answer: &Value) -> anyhow::Result<Vec<String>> {
+    Ok(match answer {
+        Value::Nil => vec![String::new()],
+        Value::Okay => vec!["OK".to_owned()],
+        Value::Int(number) => vec![number.to_string()],
+        Value::SimpleString(text) => vec![text.clone()],
+        Value::BulkString(bytes) => vec![String::from_utf8_lossy(bytes).into_owned()],
+        Value::Array(parts) => {
+            let mut lines = Vec::new();
+            for part in parts {
+                lines.extend(lines_of(part)?);
+            }
+            lines
+        }
+        other => anyhow::bail!("an answer of another kind: {other:?}"),
+    })
 }
 
 fn spawn(

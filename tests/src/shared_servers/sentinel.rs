@@ -1,7 +1,7 @@
 //! A Redis with a replica, and three Sentinels, which make the replica the primary when the primary is gone.
 
 use super::RedisPrograms;
-use super::redis::{Redis, RedisOptions};
+use super::redis::{Access, Redis, RedisOptions};
 use crate::wait;
 use anyhow::{Context, ensure};
 use std::path::Path;
@@ -50,9 +50,8 @@ impl Replicated {
         let mut sentinels = Vec::new();
         for index in 0..3 {
             let name = format!("sentinel-{index}");
-            let client: Vec<&str> = sentinel_password
-                .map_or(vec![], |password| vec!["-a", password, "--no-auth-warning"]);
-            let client = client.into_iter().map(str::to_owned).collect();
+            let own_password = sentinel_password.map(str::to_owned);
+            let access = Access { password: own_password, ..Access::default() };
             let file = dir.join(format!("{name}.conf"));
             let arguments = |own| {
                 std::fs::write(
@@ -61,7 +60,7 @@ impl Replicated {
                 )?;
                 Ok(vec![file.display().to_string(), "--sentinel".to_owned()])
             };
-            let sentinel = Redis::start_at_a_free_port(programs, dir, &name, client, arguments);
+            let sentinel = Redis::start_at_a_free_port(programs, dir, &name, access, arguments);
             sentinels.push(sentinel.await?);
         }
         let replicated = Replicated { servers: [primary, replica], sentinels };
