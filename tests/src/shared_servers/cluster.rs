@@ -155,6 +155,9 @@ impl Cluster {
             })
             .await?;
         }
+        for master in &self.nodes[..MASTERS] {
+            master.confirms_what_is_new().await?;
+        }
         Ok(())
     }
 

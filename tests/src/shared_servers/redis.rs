@@ -168,7 +168,8 @@ impl Redis {
             cmd(name).arg(arguments).query_async(&mut connection).await
         };
         let answer = wait::within("an answer of Redis", wait::COMMAND, asking).await?;
-        let answer: Value = answer.with_context(|| format!("{words:?}"))?;
+        let answer: RedisResult<Value> = answer;
+        let answer = answer.map_err(|error| anyhow::anyhow!("{words:?}: {error}"))?;
         Ok(lines_of(&answer)?.join("\n").trim_end().to_owned())
     }
 
@@ -230,6 +231,17 @@ impl Redis {
             (has("state=online".into()) && has(format!("offset={ours}"))).then_some(())
         })
         .await
+    }
+
+    /// Waits until its replica, which is in step, confirms what is new. Until its first message to the server, which comes
+    /// within a second, it is sent nothing. A hit that it should confirm would fail meanwhile, though it counts.
+    ///
+    /// # Errors
+    /// When no replica does.
+    pub(super) async fn confirms_what_is_new(&self) -> anyhow::Result<()> {
+        // The replica is sent this even if there are no keys.
+        self.command(&["FLUSHALL"]).await?;
+        self.is_replicated().await
     }
 
     /// How often a command was called since the start, by clients and by scripts.

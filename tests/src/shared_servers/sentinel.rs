@@ -117,7 +117,8 @@ impl Replicated {
             let link = self.servers[1].info("replication", "master_link_status").await.ok()?;
             (link == "up").then_some(())
         })
-        .await
+        .await?;
+        self.servers[0].confirms_what_is_new().await
     }
 }
 
