@@ -1,22 +1,30 @@
 //! The conformance cases over the wire, up to where the clock of a test would move or limits change. The authority's
 //! own tests run them in full.
 //!
+//! Tokens that a sidecar takes from a shared counter end with the second if the counter is exact. A request whose tokens come
+//! too late takes others, so such counters are not asked near the end of a second.
+//!
 //! Sidecars are real, one for each set of flags, and each case has domains of its own there. Where a window turns
 //! during a case, its counts begin anew. Such a case runs again on a sidecar of its own, but only
 //! if the time to the reset, in the answer that differs, shows that the window opened after the case began.
 
-use crate::artifacts;
 use crate::rls::Rls;
 use crate::service::Service;
+use crate::{artifacts, wait};
 use anyhow::ensure;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_wire::Kind;
 use tidegate_wire::rls::{DescriptorStatus, RateLimit, RateLimitResponse, RateLimitUnit};
 use tidegate_wire::testing::{Ask, Case, Step, Times, cases_in, limits_files};
 use tokio::task::{JoinSet, LocalSet};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The part of a second in which exact counters are asked.
+const OF_A_SECOND: std::ops::Range<Duration> =
+    Duration::from_millis(50)..Duration::from_millis(800);
 
 /// More flags for each sidecar, by its number.
 pub type MoreFlags = Rc<dyn Fn(usize) -> Vec<String>>;
@@ -122,8 +130,13 @@ async fn holds(rls: &Rls, case: &Case) -> Result<(), Failure> {
         let Step::Ask(ask) = step else { return Ok(()) };
         let mut request = ask.request.clone();
         request.domain.push_str(&suffix);
+        if case.limits.contains("exact: true") {
+            let is_within = || OF_A_SECOND.contains(&wait::into_window(SECOND)).then_some(());
+            let waited = wait::until("the middle of a second", SECOND, async || is_within()).await;
+            waited.map_err(|error| Failure::Other(ask.failed(&error.to_string())))?;
+        }
         let asked = SystemTime::now();
-        let answer = rls.call_with(request, &ask.metadata_of_call).await;
+        let answer = rls.decide_with(request, &ask.metadata_of_call).await;
         let answered = SystemTime::now();
         let answer = answer.map_err(|status| Failure::Other(ask.failed(&status.to_string())))?;
         check(ask, answer, &suffix, [begun, asked, answered])?;
@@ -204,7 +217,7 @@ mod tests {
     /// At second 7,200 a window of an hour opens.
     #[test]
     fn only_a_window_that_opened_after_the_case_began_excuses_an_answer() {
-        let at = |millis| UNIX_EPOCH + std::time::Duration::from_millis(millis);
+        let at = |millis| UNIX_EPOCH + Duration::from_millis(millis);
         let status = |unit: RateLimitUnit, seconds| DescriptorStatus {
             current_limit: Some(RateLimit {
                 requests_per_unit: 5,

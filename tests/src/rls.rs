@@ -82,16 +82,31 @@ impl Rls {
         &self,
         request: RateLimitRequest,
     ) -> Result<RateLimitResponse, tonic::Status> {
+        self.decide_with(request, &[]).await
+    }
+
+    /// The same with metadata.
+    ///
+    /// # Errors
+    /// As [`Rls::call_with`].
+    ///
+    /// # Panics
+    /// As that.
+    pub async fn decide_with(
+        &self,
+        request: RateLimitRequest,
+        metadata: &[(&'static str, String)],
+    ) -> Result<RateLimitResponse, tonic::Status> {
         let mut looks = wait::looks();
         let deciding = async {
             for _ in 1..UNDECIDED_MAX {
                 looks.tick().await;
-                match self.call(request.clone()).await {
+                match self.call_with(request.clone(), metadata).await {
                     Err(status) if is_undecided(&status) => {}
                     decided => return decided,
                 }
             }
-            self.call(request).await
+            self.call_with(request, metadata).await
         };
         let decided = wait::within("a decision", wait::SOON, deciding).await;
         decided.unwrap_or_else(|error| Err(tonic::Status::aborted(error.to_string())))

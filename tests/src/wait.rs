@@ -120,9 +120,14 @@ pub fn looks() -> Interval {
 /// How far the current window of `period` is from its end, by the system clock.
 #[must_use]
 pub fn left_in_window(period: Duration) -> Duration {
+    period.saturating_sub(into_window(period))
+}
+
+/// How long ago the current window of `period` began, by the system clock.
+#[must_use]
+pub fn into_window(period: Duration) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let into = now.as_nanos() % period.as_nanos();
-    Duration::from_nanos(u64::try_from(period.as_nanos() - into).unwrap_or(u64::MAX))
+    Duration::from_nanos(u64::try_from(now.as_nanos() % period.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Servers of shared counters may begin a window so much later than this machine.
