@@ -52,7 +52,8 @@ struct DomainHits {
 
 impl DomainHits {
     fn hits(&self) -> u64 {
-        self.allowed + self.denied + self.denied_elsewhere + self.shadowed + self.unmatched
+        let parts = [self.denied, self.denied_elsewhere, self.shadowed, self.unmatched];
+        parts.into_iter().fold(self.allowed, u64::saturating_add)
     }
 
     fn json(&self, name: &str) -> Value {

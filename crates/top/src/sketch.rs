@@ -103,8 +103,8 @@ impl Sketch {
         let Some(place) = self.places.get_mut(index) else { return grown };
         self.weights[index] += weight;
         place.counted.add(weights);
-        place.allowed += event.allowed;
-        place.denied += event.denied;
+        place.allowed = place.allowed.saturating_add(event.allowed);
+        place.denied = place.denied.saturating_add(event.denied);
         if event.retry_at_ms.is_some() {
             place.retry_at_ms = event.retry_at_ms;
         }

@@ -169,3 +169,17 @@ fn many_groups_stay_within_the_bytes_and_the_hottest_stay() {
     let hot = summary.groups.iter().find(|group| group.rule.as_deref() == Some("d/hot")).unwrap();
     assert!(hot.hottest[0].allowed >= 19_000, "{hot:?}");
 }
+
+/// Symptom: a call failed with an internal error, in a build that checks overflows. Cause: the sketch added up hits without a
+/// bound, and a client chooses its hits.
+#[test]
+fn the_largest_numbers_of_hits_add_up_to_the_largest() {
+    let mut groups = Groups::new(BYTES_MAX);
+    for _ in 0..3 {
+        record(&mut groups, "a", (u64::MAX, u64::MAX), 1_000);
+    }
+    let summary = groups.summary(1_000);
+    let row = &summary.groups[0].rows(Order::Hits)[0];
+    assert_eq!((row.allowed, row.denied), (u64::MAX, u64::MAX));
+    assert!(row.rates.hits().is_finite(), "{row:?}");
+}
