@@ -178,11 +178,13 @@ struct Paced<S> {
     slot: Arc<Slot>,
     small_reads: u32,
     pause: Option<Pin<Box<Sleep>>>,
+    /// When the last write began.
+    written: u64,
 }
 
 impl<S> Paced<S> {
     fn new(stream: S, slot: Arc<Slot>) -> Paced<S> {
-        Paced { stream, slot, small_reads: 0, pause: None }
+        Paced { stream, slot, small_reads: 0, pause: None, written: 0 }
     }
 
     fn received(&mut self, bytes: usize) {
@@ -227,13 +229,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.written = self.slot.now();
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         if flushed.is_ready() && self.slot.phase() == Phase::Answering {
-            self.slot.end_answer();
+            self.slot.end_answer(self.written);
         }
         flushed
     }
@@ -247,6 +250,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.written = self.slot.now();
         Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
     }
 
@@ -286,5 +290,45 @@ mod tests {
         sending.await.expect("no panic");
         assert_eq!(bytes, 2_000);
         assert!(reads <= 20, "{reads} reads");
+    }
+
+    /// A stream whose thread goes on two milliseconds after the client has read what it wrote.
+    struct Interrupted(Arc<Slot>, u64);
+
+    impl AsyncWrite for Interrupted {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.1 = self.0.now();
+            while self.0.now() < self.1 + 2 {
+                std::hint::spin_loop();
+            }
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Regression: on a busy machine the wait of a client could begin after that of another one, which had asked later. It
+    /// then kept its place instead of the other.
+    #[tokio::test]
+    async fn a_client_waits_from_when_its_answer_was_written() {
+        let timeouts = Timeouts { request: Duration::from_secs(10), idle: Duration::from_secs(60) };
+        let bounds = Bounds { slots: 1, bytes: 0, grace: Duration::ZERO, timeouts };
+        let slot = Arc::new(Slots::new(bounds, Arc::new(()), "test").acquire().expect("a slot"));
+        let mut paced = pin!(Paced::new(Interrupted(slot.clone(), 0), slot.clone()));
+        slot.begin_answer(4);
+        paced.write_all(b"Good").await.expect("an open stream");
+        paced.flush().await.expect("an open stream");
+        assert_eq!(slot.phase(), Phase::Idle);
+        assert!(slot.since() <= paced.stream.1, "{} {}", slot.since(), paced.stream.1);
     }
 }

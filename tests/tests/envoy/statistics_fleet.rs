@@ -199,10 +199,14 @@ async fn a_killed_sidecar_loses_its_last_statistics_and_no_count_of_a_limit() ->
     fleet.machines[0].sidecar.restart().await?;
     let outcome = load.end().await?;
     // Circuit breakers of its Envoy's workers may still be open.
-    let mut probes = 0;
+    let (mut probes, mut asked) = (0, 0);
     wait::until("the first machine to decide again", wait::RETRY, async || {
         for _ in 0..20 {
-            let headers: [(&str, &[u8]); 2] = [("x-app", b"probe"), ("x-user", b"a")];
+            // Each time another user: one that was leased is decided without the sidecar, also by a worker that does
+            // not call it.
+            asked += 1;
+            let user = format!("probe-{asked}");
+            let headers: [(&str, &[u8]); 2] = [("x-app", b"probe"), ("x-user", user.as_bytes())];
             let reply = fleet.machines[0].get("/", &headers).await.ok()?;
             probes += u64::from(reply.status == 200);
             (reply.status == 200).then_some(())?;

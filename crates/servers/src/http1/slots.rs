@@ -246,14 +246,29 @@ impl Slot {
     }
 
     pub(crate) fn set_phase(&self, phase: Phase) {
-        let (now, timeouts) = (self.slots.now(), self.slots.0.bounds.timeouts);
+        self.set_phase_since(phase, self.now());
+    }
+
+    /// When its phase began, in milliseconds since the endpoint opened.
+    #[cfg(test)]
+    pub(crate) fn since(&self) -> u64 {
+        self.own.since()
+    }
+
+    /// Milliseconds since the endpoint opened.
+    pub(crate) fn now(&self) -> u64 {
+        self.slots.now()
+    }
+
+    fn set_phase_since(&self, phase: Phase, since: u64) {
+        let timeouts = self.slots.0.bounds.timeouts;
         let limit = match phase {
             Phase::Idle => timeouts.idle,
             _ => timeouts.request,
         };
         // One task reads, writes and decides, so these stores follow its order.
-        self.own.due.store(now.saturating_add(millis(limit)), Ordering::Relaxed);
-        self.own.state.store(now << 2 | phase as u64, Ordering::Relaxed);
+        self.own.due.store(since.saturating_add(millis(limit)), Ordering::Relaxed);
+        self.own.state.store(since << 2 | phase as u64, Ordering::Relaxed);
         if phase != Phase::Deciding && self.own.is_evicted.load(Ordering::Relaxed) {
             // It was evicted while its request was being decided.
             self.own.eviction.notify_one();
@@ -270,9 +285,10 @@ impl Slot {
         }
     }
 
-    /// The answer was sent.
-    pub(crate) fn end_answer(&self) {
-        self.set_phase(Phase::Idle);
+    /// The answer was sent. `written` is the time before its last bytes were written: the client may have read them
+    /// long before this thread goes on.
+    pub(crate) fn end_answer(&self, written: u64) {
+        self.set_phase_since(Phase::Idle, written);
         if self.own.reserved.load(Ordering::Relaxed) > 0 {
             let _ = self.reserve(0);
         }
