@@ -35,15 +35,15 @@ async fn each_decision_is_the_twins(kind: Kind, size: Size) -> anyhow::Result<()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_times_more_counters_than_memory_are_exact_with_sqlite() -> anyhow::Result<()> {
-    each_decision_is_the_twins(Kind::Sqlite, Size { capacity: 2_000, rounds: 1 }).await
+    each_decision_is_the_twins(Kind::Sqlite, Size { capacity: 1_000, rounds: 1 }).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_times_more_counters_than_memory_are_exact_with_postgres() -> anyhow::Result<()> {
-    each_decision_is_the_twins(Kind::Postgres, Size { capacity: 700, rounds: 2 }).await
+    each_decision_is_the_twins(Kind::Postgres, Size { capacity: 400, rounds: 2 }).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_times_more_counters_than_memory_are_exact_with_mariadb() -> anyhow::Result<()> {
-    each_decision_is_the_twins(Kind::Mariadb, Size { capacity: 700, rounds: 2 }).await
+    each_decision_is_the_twins(Kind::Mariadb, Size { capacity: 400, rounds: 2 }).await
 }

@@ -10,8 +10,8 @@ use tidegate_tests::wait;
 use tidegate_wire::rls::{Code, RateLimitResponse};
 use tokio::sync::watch;
 
-const SMALL: [&str; 4] = ["--capacity", "1000", "--wide-capacity", "100"];
-const ROUNDS: u32 = 3;
+const SMALL: [&str; 4] = ["--capacity", "500", "--wide-capacity", "50"];
+const ROUNDS: u32 = 2;
 
 /// Takes the database away in both ways, while clients ask.
 async fn away_and_back(
@@ -48,7 +48,7 @@ async fn never_over(kind: Kind) -> anyhow::Result<()> {
     let more = ["--cold-failure", "deny", "--cold-timeout", "500ms"];
     let mut scene = Scene::start(&urls, &[&SMALL[..], &more].concat()).await?;
     let began = Instant::now();
-    let mut crowd = Crowd::connect(scene.dir(), 12, (5_500, 500), Weather::Away).await?;
+    let mut crowd = Crowd::connect(scene.dir(), 12, (2_750, 250), Weather::Away).await?;
     let act = async |decided| away_and_back(&scene, &mut server, decided).await;
     crowd.during(act).await?;
     let (calls, moved) = (crowd.calls(), scene.moved().await?);

@@ -1,6 +1,6 @@
 //! Sidecars that are killed while counters move, again and again.
 //!
-//! `TIDEGATE_KILLS` is the number of kills, twenty if it is not set.
+//! `TIDEGATE_KILLS` is the number of kills, ten if it is not set.
 
 use crate::scene::{Moved, Scene, database};
 use crate::twin::{Crowd, Weather};
@@ -11,7 +11,7 @@ use tidegate_sql::testing::Kind;
 use tidegate_tests::{process, wait};
 use tokio::sync::watch;
 
-const KILLS: u32 = 20;
+const KILLS: u32 = 10;
 /// Decisions between two kills: a different number each time.
 const DECISIONS: u64 = 100;
 
@@ -61,11 +61,11 @@ async fn kill_again_and_again(
 
 async fn kills_lose_no_hit(kind: Kind, victim: Victim, flags: &[&str]) -> anyhow::Result<()> {
     let Some((_server, urls)) = database(kind).await else { return Ok(()) };
-    let small = ["--capacity", "1000", "--wide-capacity", "100"];
+    let small = ["--capacity", "500", "--wide-capacity", "50"];
     let short = ["--cold-timeout", "1s"];
     let mut scene = Scene::start(&urls, &[&small[..], &short, flags].concat()).await?;
     let began = Instant::now();
-    let mut crowd = Crowd::connect(scene.dir(), 12, (5_500, 500), Weather::Kills).await?;
+    let mut crowd = Crowd::connect(scene.dir(), 12, (2_750, 250), Weather::Kills).await?;
     // A store that is full of what has just come is no time for a kill alone.
     crowd.scan(1).await?;
     let act = async |decided| kill_again_and_again(&mut scene, victim, decided).await;

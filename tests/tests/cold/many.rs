@@ -1,7 +1,7 @@
 //! Far more counters than the memory has room for, most of them counted long ago, in three databases, while the sidecar and
 //! the databases are killed.
 //!
-//! `TIDEGATE_COLD_COUNTERS` is the number of counters, 25,000 if it is not set. The memory has room for a twenty-fifth of them,
+//! `TIDEGATE_COLD_COUNTERS` is the number of counters, 12,500 if it is not set. The memory has room for a twenty-fifth of them,
 //! and a hit is asked for fifty. `TIDEGATE_KILLS` is the number of kills of the sidecar, ten if it is not set; each
 //! server is killed for every ten of them.
 
@@ -15,13 +15,13 @@ use tidegate_sql::testing::{Kind, Server};
 use tidegate_tests::wait;
 use tokio::sync::watch;
 
-const COUNTERS: u32 = 25_000;
+const COUNTERS: u32 = 12_500;
 const KILLS: u32 = 10;
 /// Room for one of so many in memory.
 const IN_MEMORY: u32 = 25;
 /// Decisions for one of so many counters, and at least these.
 const ASKED: u32 = 50;
-const DECISIONS: u64 = 5_000;
+const DECISIONS: u64 = 3_000;
 /// Counters that are read at the end besides those that were asked for, at most.
 const OTHERS: usize = 200_000;
 /// What the sidecar lists in a second, at least.
