@@ -8,6 +8,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
+use tempfile::TempDir;
 use tokio::process::Command;
 
 /// The service cluster that each Envoy belongs to.
@@ -16,12 +18,14 @@ pub const SERVICE_CLUSTER: &str = "edge";
 /// A running Envoy.
 #[derive(Debug)]
 pub struct Envoy {
-    /// The process.
-    pub process: Process,
+    /// The process. Stacks may share it.
+    pub process: Arc<Process>,
     /// Its listener.
     pub address: SocketAddr,
     /// Its admin interface.
     pub admin: SocketAddr,
+    /// Where its log is, if several stacks share it. After the process, which ends first.
+    pub(crate) _dir: Option<Arc<TempDir>>,
 }
 
 impl Envoy {
@@ -42,8 +46,9 @@ impl Envoy {
             (ready.status == 200).then_some(Ok::<SocketAddr, anyhow::Error>(admin))
         });
         let admin = ready.await?.context("Envoy did not start")?;
-        let address = listener_address(admin).await?;
-        Ok(Envoy { process, address, admin })
+        let address = listener_addresses(admin).await?.into_iter().next();
+        let address = address.context("Envoy has no listener")?.1;
+        Ok(Envoy { process: Arc::new(process), address, admin, _dir: None })
     }
 
     /// Starts Envoy without waiting, for configurations that it should refuse.
@@ -93,11 +98,19 @@ fn admin_path(dir: &Path) -> std::path::PathBuf {
     dir.join("admin-address")
 }
 
-async fn listener_address(admin: SocketAddr) -> anyhow::Result<SocketAddr> {
+/// The name and the address of each listener, in Envoy's order.
+pub(crate) async fn listener_addresses(
+    admin: SocketAddr,
+) -> anyhow::Result<Vec<(String, SocketAddr)>> {
     let reply = get(admin, "/listeners?format=json").await?;
     let listeners: Value = serde_json::from_slice(&reply.body)?;
-    let address = &listeners["listener_statuses"][0]["local_address"]["socket_address"];
-    let (host, port) = (address["address"].as_str(), address["port_value"].as_u64());
-    let (host, port) = host.zip(port).context("Envoy has no listener")?;
-    Ok(format!("{host}:{port}").parse()?)
+    let all = listeners["listener_statuses"].as_array().into_iter().flatten();
+    let named = all.map(|listener| {
+        let address = &listener["local_address"]["socket_address"];
+        let (host, port) = (address["address"].as_str(), address["port_value"].as_u64());
+        let (host, port) = host.zip(port).context("a listener without an address")?;
+        let name = listener["name"].as_str().context("a listener without a name")?;
+        Ok((name.to_owned(), format!("{host}:{port}").parse()?))
+    });
+    named.collect()
 }

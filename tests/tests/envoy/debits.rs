@@ -93,7 +93,7 @@ async fn debited(stack: &Stack, hits: u64) -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn what_a_stream_has_cost_is_read_at_its_end_whoever_says_it() -> anyhow::Result<()> {
-    for (hits, cost, sent, expected) in [
+    let cases = [
         (json!({"format": COST}), "41", true, 41),
         (json!({"format": COST}), "2.5", true, 3),
         (json!({"format": COST}), "none", true, 0),
@@ -104,14 +104,24 @@ async fn what_a_stream_has_cost_is_read_at_its_end_whoever_says_it() -> anyhow::
         (json!({"number": 45}), "", false, 45),
         // "hello from the upstream\n" and "cost 9\n".
         (json!({"format": "%BYTES_SENT%"}), "9", true, 24 + 7),
-    ] {
-        let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
-        let stack = started(&limits, &configured(&peek_and_debit(&hits)), 1).await?;
+    ];
+    let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
+    let plugins = cases.each_ref().map(|(hits, ..)| configured(&peek_and_debit(hits)));
+    let plan = |plugin| Plan {
+        before: Before::ReadsCost,
+        flags: &["--capacity", "1000", "--lease-ttl", "10s"],
+        ..Plan::new(&limits, Filter::Tidegate(plugin))
+    };
+    // The counter of debits is one for all.
+    let mut all = 0;
+    let plans = plugins.each_ref().map(|plugin| plan(plugin));
+    for (stack, (hits, cost, sent, expected)) in Plan::start_each(&plans).await?.iter().zip(cases) {
         let headers: [(&str, &[u8]); 2] = [("x-client", b"a"), ("x-cost", cost.as_bytes())];
         let reply = stack.get("/", &headers[..1 + usize::from(sent)]).await?;
         ensure!(reply.status == 200, "{reply:?}");
-        debited(&stack, expected).await?;
-        ensure!(counted(&stack).await? == expected as f64, "{hits}: {}", counted(&stack).await?);
+        all += expected;
+        debited(stack, all).await?;
+        ensure!(counted(stack).await? == expected as f64, "{hits}: {}", counted(stack).await?);
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use tidegate_tests::client::{Client, Tally, drive};
 use tidegate_tests::command::run;
 use tidegate_tests::envoy::Envoy;
 use tidegate_tests::plugin::{limits, plugin, plugin_with};
-use tidegate_tests::stack::Stack;
+use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::{artifacts, wait};
 use tokio::process::Command;
 
@@ -277,7 +277,12 @@ async fn replies_are_as_configured() -> anyhow::Result<()> {
     plugin["headers"] = json!("draft03");
     plugin["denied"] = json!({"status": 503, "body": "come back later"});
     let limits = limits("{ algorithm: token_bucket, period: 1h, requests: 1, burst: 2 }");
-    let stack = start(&limits, &plugin.to_string(), 1).await?;
+    let shown = plugin.to_string();
+    plugin["headers"] = json!("off");
+    let plugins = [shown, plugin.to_string()];
+    let plans = plugins.each_ref().map(|plugin| Plan::new(&limits, Filter::Tidegate(plugin)));
+    let stacks = Plan::start_each(&plans).await?;
+    let [stack, hidden] = stacks.as_slice() else { bail!("two are started") };
     let allowed = stack.send(b"a").await?;
     let header = |name| allowed.header(name);
     ensure!(header("x-ratelimit-limit") == Some("2, 2;name=\"client\""), "{allowed:?}");
@@ -287,10 +292,8 @@ async fn replies_are_as_configured() -> anyhow::Result<()> {
     ensure!(denied.status == 503 && denied.body == "come back later", "{denied:?}");
     ensure!(denied.header("x-ratelimit-remaining") == Some("0"), "{denied:?}");
 
-    plugin["headers"] = json!("off");
-    let stack = start(&limits, &plugin.to_string(), 1).await?;
     for status in [200, 200, 503] {
-        let reply = stack.send(b"a").await?;
+        let reply = hidden.send(b"a").await?;
         ensure!(reply.status == status, "{reply:?}");
         let about = |name: &&str| name.contains("ratelimit-") || *name == "ratelimit";
         let names = reply.headers.keys().map(hyper::header::HeaderName::as_str);

@@ -2,6 +2,7 @@
 
 use anyhow::{bail, ensure};
 use serde_json::json;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_tests::bootstrap::Filter;
 use tidegate_tests::client::drive;
@@ -65,7 +66,7 @@ async fn a_kill_of_an_envoy_adds_no_tokens_and_the_other_goes_on() -> anyhow::Re
     let load = Load { connections: 32, pace: Pace::Open(2_000.0), ..load }.start();
     served(&stack, 200).await?;
     let before = stack.upstream.served();
-    stack.envoy.process.kill().await?;
+    Arc::get_mut(&mut stack.envoy.process).context("an Envoy of its own")?.kill().await?;
     let outcome = load.end().await?;
     // The last of them: the survivor.
     let later = use_up(&stack, "a").await?;

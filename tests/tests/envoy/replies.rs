@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tidegate_tests::bootstrap::{Filter, merge};
 use tidegate_tests::client::{Client, Reply};
 use tidegate_tests::plugin::plugin;
-use tidegate_tests::stack::Stack;
+use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
 
 /// Two limits, the first of which has the least left; `client` has a name that JSON must escape.
@@ -24,12 +24,16 @@ fn of_header(key: &str) -> Value {
     json!({"actions": [{"request_headers": {"header_name": header, "descriptor_key": key}}]})
 }
 
-async fn ours(fields: &Value) -> anyhow::Result<Stack> {
+fn configured(fields: &Value) -> String {
     let mut plugin = plugin();
     plugin["rate_limits"] = json!([of_header("client"), of_header("team")]);
     merge(&mut plugin, fields);
+    plugin.to_string()
+}
+
+async fn ours(fields: &Value) -> anyhow::Result<Stack> {
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
-    Stack::start(LIMITS, Filter::Tidegate(&plugin.to_string()), 1).await
+    Stack::start(LIMITS, Filter::Tidegate(&configured(fields)), 1).await
 }
 
 async fn native(fields: &Value, rate_limits: &Value) -> anyhow::Result<Stack> {
@@ -191,12 +195,8 @@ async fn a_grpc_client_gets_what_envoy_sends() -> anyhow::Result<()> {
         let mut fields = both.clone();
         let status = json!({"code": status});
         merge(&mut fields, &json!({"failure_mode_deny": true, "rate_limited_status": status}));
-        let mut theirs = native(&fields, &json!([of_header("client"), of_header("team")])).await?;
-        use_up(&theirs).await?;
-        let expected = theirs.get("/", &call).await?;
-        theirs.sidecar.kill().await?;
-        let expected_error = theirs.get("/", &team).await?;
-        for (body, message) in [("", vec![]), ("slow down \"x\"", vec!["slow down \"x\""])] {
+        let messages = [("", vec![]), ("slow down \"x\"", vec!["slow down \"x\""])];
+        let plugins = messages.each_ref().map(|(body, _)| {
             let bodies = match format {
                 "text" => json!(body),
                 _ => json!({"text": body}),
@@ -204,7 +204,20 @@ async fn a_grpc_client_gets_what_envoy_sends() -> anyhow::Result<()> {
             let denied = json!({"body": bodies, "format": format, "status": status["code"]});
             let mut fields = json!({"failure_mode": "deny", "denied": denied});
             merge(&mut fields, &both);
-            let mut ours = ours(&fields).await?;
+            configured(&fields)
+        });
+        let host = json!({"rate_limits": [of_header("client"), of_header("team")]});
+        let filter = Filter::NativeWith { domain: "test", filter: &fields, host: &host };
+        let mut plans = vec![Plan::new(LIMITS, filter)];
+        plans.extend(plugins.iter().map(|plugin| Plan::new(LIMITS, Filter::Tidegate(plugin))));
+        wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
+        let mut stacks = Plan::start_each(&plans).await?.into_iter();
+        let mut theirs = stacks.next().context("Envoy's own filter")?;
+        use_up(&theirs).await?;
+        let expected = theirs.get("/", &call).await?;
+        theirs.sidecar.kill().await?;
+        let expected_error = theirs.get("/", &team).await?;
+        for (mut ours, (_, message)) in stacks.zip(messages) {
             use_up(&ours).await?;
             for _ in 0..2 {
                 let denied = ours.get("/", &call).await?;
