@@ -1,6 +1,6 @@
 //! Leases while parts of the system die, stand still, or come back.
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
