@@ -98,10 +98,11 @@ fn admin_path(dir: &Path) -> std::path::PathBuf {
     dir.join("admin-address")
 }
 
-/// The name and the address of each listener, in Envoy's order.
-pub(crate) async fn listener_addresses(
-    admin: SocketAddr,
-) -> anyhow::Result<Vec<(String, SocketAddr)>> {
+/// The name and the address of each listener of the Envoy with this admin interface, in Envoy's order.
+///
+/// # Errors
+/// When it does not answer, or a listener has no TCP address.
+pub async fn listener_addresses(admin: SocketAddr) -> anyhow::Result<Vec<(String, SocketAddr)>> {
     let reply = get(admin, "/listeners?format=json").await?;
     let listeners: Value = serde_json::from_slice(&reply.body)?;
     let all = listeners["listener_statuses"].as_array().into_iter().flatten();

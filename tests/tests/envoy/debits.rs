@@ -44,15 +44,20 @@ fn configured(rate_limits: &[Value]) -> String {
     plugin.to_string()
 }
 
+/// A plan with one worker, and a filter before ours that reads the cost.
+fn planned<'a>(limits: &'a str, plugin: &'a str) -> Plan<'a> {
+    // Tokens of a lease that has ended are lost. A busy machine may need more than the usual two seconds to give back
+    // what has been idle for some tenths of one.
+    let flags = &["--capacity", "100000", "--lease-ttl", "10s"];
+    let plan = Plan::new(limits, Filter::Tidegate(plugin));
+    Plan { before: Before::ReadsCost, flags, ..plan }
+}
+
 async fn started(limits: &str, plugin: &str, workers: u32) -> anyhow::Result<Stack> {
     // A stream may take longer than Envoy's default of 15 s.
     let routes =
         [json!({"match": {"prefix": "/"}, "route": {"cluster": "upstream", "timeout": "0s"}})];
-    // Tokens of a lease that has ended are lost. A busy machine may need more than the usual two seconds to give back
-    // what has been idle for some tenths of one.
-    let flags: &[&str] = &["--capacity", "100000", "--lease-ttl", "10s"];
-    let plan = Plan::new(limits, Filter::Tidegate(plugin));
-    Plan { workers, before: Before::ReadsCost, routes: &routes, flags, ..plan }.start().await
+    Plan { workers, routes: &routes, ..planned(limits, plugin) }.start().await
 }
 
 /// Begins a stream of a cost that only its end knows. It ends when the upstream releases it.
@@ -107,14 +112,9 @@ async fn what_a_stream_has_cost_is_read_at_its_end_whoever_says_it() -> anyhow::
     ];
     let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
     let plugins = cases.each_ref().map(|(hits, ..)| configured(&peek_and_debit(hits)));
-    let plan = |plugin| Plan {
-        before: Before::ReadsCost,
-        flags: &["--capacity", "1000", "--lease-ttl", "10s"],
-        ..Plan::new(&limits, Filter::Tidegate(plugin))
-    };
+    let plans = plugins.each_ref().map(|plugin| planned(&limits, plugin));
     // The counter of debits is one for all.
     let mut all = 0;
-    let plans = plugins.each_ref().map(|plugin| plan(plugin));
     for (stack, (hits, cost, sent, expected)) in Plan::start_each(&plans).await?.iter().zip(cases) {
         let headers: [(&str, &[u8]); 2] = [("x-client", b"a"), ("x-cost", cost.as_bytes())];
         let reply = stack.get("/", &headers[..1 + usize::from(sent)]).await?;

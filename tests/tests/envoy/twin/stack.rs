@@ -12,8 +12,7 @@ use tidegate_tests::artifacts;
 use tidegate_tests::bootstrap::{
     cluster, http2, internal_addresses, merge, native, router, socket_address, wasm,
 };
-use tidegate_tests::client::get;
-use tidegate_tests::envoy::Envoy;
+use tidegate_tests::envoy::{Envoy, listener_addresses};
 use tidegate_tests::stack::start_envoy;
 use tidegate_tests::upstream::Upstream;
 
@@ -58,7 +57,7 @@ impl Stack {
             }}]},
         });
         let envoy = start_envoy(&bootstrap.to_string(), dir.path(), 1).await?;
-        let listeners = listeners_of(envoy.admin).await?;
+        let listeners = listener_addresses(envoy.admin).await?.into_iter().collect();
         Ok(Stack { _envoy: envoy, recorder, listeners, _upstream: upstream, _dir: dir })
     }
 
@@ -67,19 +66,6 @@ impl Stack {
         let address = self.listeners.get(&domain(filter, index)).copied();
         address.with_context(|| format!("no listener of {filter} {index}"))
     }
-}
-
-async fn listeners_of(admin: SocketAddr) -> anyhow::Result<BTreeMap<String, SocketAddr>> {
-    let reply = get(admin, "/listeners?format=json").await?;
-    let listeners: Value = serde_json::from_slice(&reply.body)?;
-    let listeners = listeners["listener_statuses"].as_array().context("no listeners")?;
-    let address = |listener: &Value| {
-        let address = &listener["local_address"]["socket_address"];
-        let ip = address["address"].as_str()?.parse().ok()?;
-        let port = u16::try_from(address["port_value"].as_u64()?).ok()?;
-        Some((listener["name"].as_str()?.to_owned(), SocketAddr::new(ip, port)))
-    };
-    listeners.iter().map(|listener| address(listener).context("no address")).collect()
 }
 
 pub(super) fn metadata(of: &str) -> Value {
