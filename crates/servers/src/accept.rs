@@ -13,6 +13,7 @@ use std::time::Duration;
 use tidegate_authority::{Observer, OncePerSecond};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
 /// Without free file descriptors an accept fails immediately, again and again; without a pause that would use
@@ -140,6 +141,7 @@ impl AsyncWrite for Socket {
 pub(crate) struct Connections {
     endpoint: &'static str,
     observer: Arc<dyn Observer>,
+    stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
 }
 
@@ -154,7 +156,13 @@ impl Drop for Open {
 
 impl Connections {
     pub(crate) fn new(endpoint: &'static str, observer: Arc<dyn Observer>) -> Connections {
-        Connections { endpoint, observer, tasks: JoinSet::new() }
+        let (stop, tasks) = (watch::Sender::new(false), JoinSet::new());
+        Connections { endpoint, observer, stop, tasks }
+    }
+
+    /// Becomes true once the endpoint accepts no more, when its connections are to end.
+    pub(crate) fn stop(&self) -> watch::Receiver<bool> {
+        self.stop.subscribe()
     }
 
     /// Runs a connection that was accepted to be served.
@@ -191,7 +199,11 @@ impl Connections {
         }
     }
 
-    pub(crate) async fn all_ended(mut self) {
+    /// Accepts no more, then tells the connections to end and waits until they have. In this order: a client that
+    /// is told to leave connects again, and an open listener would queue it although nothing accepts any more.
+    pub(crate) async fn end(mut self, acceptor: Acceptor) {
+        drop(acceptor);
+        self.stop.send_replace(true);
         while let Some(ended) = self.tasks.join_next().await {
             log_panic(ended);
         }

@@ -78,7 +78,7 @@ impl Frs {
     async fn accept(&self, listener: Listener, slots: &Slots, stop: watch::Receiver<bool>) {
         let mut acceptor = Acceptor::new(ENDPOINT, listener);
         let mut connections = Connections::new(ENDPOINT, self.service.shared.observer.clone());
-        let stopped = drain::stopped(stop.clone());
+        let stopped = drain::stopped(stop);
         tokio::pin!(stopped);
         loop {
             // Another process can still serve a client that is not accepted.
@@ -91,7 +91,7 @@ impl Frs {
                 break;
             };
             if let Some(slot) = slots.acquire() {
-                let (service, stop) = (self.service.clone(), stop.clone());
+                let (service, stop) = (self.service.clone(), connections.stop());
                 connections.serve(async move {
                     let answer = |request, slot| service.answer(request, slot);
                     http1::serve(socket, slot, &service.shared.overload, stop, answer).await;
@@ -105,9 +105,7 @@ impl Frs {
                 });
             }
         }
-        // An open listener would queue connections that nothing accepts any more.
-        drop(acceptor);
-        connections.all_ended().await;
+        connections.end(acceptor).await;
     }
 }
 

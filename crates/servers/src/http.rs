@@ -215,7 +215,7 @@ impl<M: MetricsPage> Http<M> {
     ) {
         let mut acceptor = Acceptor::new(ENDPOINT, listener);
         let mut connections = Connections::new(ENDPOINT, self.shared.observer.clone());
-        let stopped = drain::stopped(stop.clone());
+        let stopped = drain::stopped(stop);
         tokio::pin!(stopped);
         loop {
             // Another process can still serve a client that is not accepted.
@@ -228,11 +228,10 @@ impl<M: MetricsPage> Http<M> {
                 self.shared.observer.connection_refused(ENDPOINT);
                 continue;
             };
-            let (http, stop) = (self.clone(), stop.clone());
+            let (http, stop) = (self.clone(), connections.stop());
             connections.serve(async move { http.connection(socket, slot, stop).await });
         }
-        drop(acceptor);
-        connections.all_ended().await;
+        connections.end(acceptor).await;
     }
 
     async fn connection(self: &Arc<Self>, socket: Socket, slot: Slot, stop: watch::Receiver<bool>) {

@@ -21,7 +21,6 @@ use crate::address::Listener;
 use crate::later::LaterBudget;
 use crate::shared::Shared;
 use crate::tls::{Protocol, Tls, TlsFiles};
-use health::ServingState;
 use memory::MemoryBudget;
 use slots::Slots;
 use std::sync::Arc;
@@ -102,8 +101,6 @@ impl Rls {
 
     /// Serves until `stop` is true, then lets calls under way finish.
     pub async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
-        let (sender, state) = watch::channel(ServingState::Serving);
-        let publishing = health::publish_state(self.0.shared.health.clone(), stop, sender);
-        tokio::join!(publishing, accept::run(self.0, listener, state));
+        accept::run(self.0, listener, stop).await;
     }
 }

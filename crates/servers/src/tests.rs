@@ -432,6 +432,9 @@ async fn rate_limit_calls_stay_open_until_their_answers_come() {
             assert!(client.read().await, "closed although calls are pending");
             client.write().await;
         }
+        // Regression: clients were told to leave while the listener was still open, and nothing accepted them.
+        let again = std::net::TcpStream::connect(scene.address);
+        assert!(again.is_err(), "told to leave while the endpoint was open");
         assert_eq!(client.http2.calls(), CALLS);
     }
     scene.counters.release();

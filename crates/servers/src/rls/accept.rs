@@ -1,10 +1,11 @@
 //! Accepts connections, as many as there are slots, and starts a task for each.
 
-use super::health::ServingState;
+use super::health::{self, ServingState};
 use super::slots::Slot;
 use super::{Endpoint, connection, keepalive};
 use crate::accept::{Acceptor, Connections, Socket};
 use crate::address::Listener;
+use crate::http1::drain;
 use std::sync::Arc;
 use tidegate_authority::OncePerSecond;
 use tokio::sync::watch;
@@ -12,16 +13,24 @@ use tokio::sync::watch;
 /// The name in metrics and logs.
 const ENDPOINT: &str = "grpc";
 
-/// Serves until the state is [`ServingState::Stopping`] and all connections have ended.
-pub(super) async fn run(
+/// Serves until `stop` is true and all connections have ended.
+pub(super) async fn run(endpoint: Arc<Endpoint>, listener: Listener, stop: watch::Receiver<bool>) {
+    let connections = Connections::new(ENDPOINT, endpoint.shared.observer.clone());
+    let (sender, state) = watch::channel(ServingState::Serving);
+    let health = endpoint.shared.health.clone();
+    let publishing = health::publish_state(health, connections.stop(), sender);
+    tokio::join!(publishing, accept(endpoint, (listener, connections), stop, state));
+}
+
+async fn accept(
     endpoint: Arc<Endpoint>,
-    listener: Listener,
+    (listener, mut connections): (Listener, Connections),
+    stop: watch::Receiver<bool>,
     state: watch::Receiver<ServingState>,
 ) {
     let mut acceptor = Acceptor::new(ENDPOINT, listener);
-    let mut connections = Connections::new(ENDPOINT, endpoint.shared.observer.clone());
     let mut refused = OncePerSecond::default();
-    let stopped = until_stopping(state.clone());
+    let stopped = drain::stopped(stop);
     tokio::pin!(stopped);
     while let Some(socket) = connections.until(stopped.as_mut(), acceptor.next()).await {
         let Some(slot) = endpoint.slots.acquire() else {
@@ -37,13 +46,7 @@ pub(super) async fn run(
         });
     }
     // From here on the kernel refuses new clients, or another process that has the address accepts them.
-    drop(acceptor);
-    connections.all_ended().await;
-}
-
-async fn until_stopping(mut state: watch::Receiver<ServingState>) {
-    // An error means that the sender is gone, which is a stop as well.
-    let _ = state.wait_for(|state| *state == ServingState::Stopping).await;
+    connections.end(acceptor).await;
 }
 
 async fn serve(
