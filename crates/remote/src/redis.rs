@@ -15,6 +15,7 @@ mod nodes;
 mod open;
 mod probe;
 mod script;
+mod set;
 
 use crate::engine::Cause;
 use crate::image::Retention;

@@ -229,7 +229,7 @@ impl Batches {
         }
         let (latest, earliest) = (batch.latest, batch.earliest);
         let changes = batch.changes.clone();
-        Some(Flight { id, latest, earliest, changes, hops: 0, is_asking: false })
+        Some(Flight { id, latest, earliest, changes, hops: 0, is_asking: false, by_script: false })
     }
 
     /// Removes a flight. Its changes are still to be passed to [`Batches::unblock`] or [`Batches::dissolve`].

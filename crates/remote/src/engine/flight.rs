@@ -23,6 +23,8 @@ pub(crate) struct Flight {
     pub(crate) hops: u8,
     /// Whether the server is to serve a slot that is on its way to it.
     pub(crate) is_asking: bool,
+    /// Whether a server has said that it takes more than its plain commands.
+    pub(crate) by_script: bool,
 }
 
 /// The change of one key. Equal images say that the key must not have changed.

@@ -8,6 +8,7 @@ use super::dial::Connection;
 use super::nodes::Redirection;
 use super::open::{Opened, server_error};
 use super::script::{Answers, Calls, Outcome, SCRIPT, is_asking};
+use super::set;
 use crate::engine::{Cause, Flight, Landing};
 use crate::shared::{Shared, add};
 use crate::slots::Lane;
@@ -134,6 +135,8 @@ pub(super) struct Wire {
 enum Next {
     Land(Landing),
     Load,
+    /// Send it again.
+    Again,
     /// Send it again after a pause, or fail it for this cause.
     Wait(Duration, &'static str),
     /// Another server has its keys.
@@ -155,6 +158,8 @@ enum Told {
     /// At this time, in microseconds.
     Outcome(u64, Outcome),
     Error(ServerError),
+    /// The script has to say it.
+    Nothing,
     Nonsense(Cause),
 }
 
@@ -182,6 +187,7 @@ impl Wire {
         let deadline = Instant::now() + self.timeout;
         let (mut must_load, mut was_loaded) = (false, false);
         while !airborne.flights.is_empty() {
+            airborne.flights.sort_by_key(|flight| !Calls::is_new(flight));
             let answers = self.send(&airborne.flights, must_load, deadline).await;
             let answers = answers.inspect_err(|cause| _ = self.closed.set(cause.clone()))?;
             was_loaded |= must_load;
@@ -207,6 +213,7 @@ impl Wire {
                         continue;
                     }
                     (Next::Load, _) => must_load = true,
+                    (Next::Again, _) => {}
                     (Next::Wait(pause, cause), _) if Instant::now() + pause > deadline => {
                         landings.push(Landing::Failed(Cause::new(cause)));
                         landed.push(flight);
@@ -214,6 +221,7 @@ impl Wire {
                     }
                     (Next::Wait(pause, _), _) => wait = wait.max(pause),
                 }
+                flight.by_script = true;
                 rest.push(flight);
             }
             airborne.flights = landed;
@@ -237,11 +245,19 @@ impl Wire {
     ) -> Result<Sent, Cause> {
         let inner = self.node.inner.clone();
         let calls = &inner.calls;
-        let mut pipeline = Pipeline::with_capacity(4);
+        let (new, others) = flights.split_at(flights.partition_point(Calls::is_new));
+        let mut pipeline = Pipeline::with_capacity(new.len() * set::COMMANDS + 4);
         if must_load {
             pipeline.add_command(cmd("SCRIPT").arg("LOAD").arg(SCRIPT).clone());
         }
-        for flights in calls.of(flights) {
+        for commands in new.iter().filter_map(|flight| calls.set(flight)) {
+            commands.into_iter().for_each(|command| _ = pipeline.add_command(command));
+            add(&self.shared.tally.commands, 1);
+        }
+        if !new.is_empty() {
+            pipeline.add_command(cmd("TIME"));
+        }
+        for flights in calls.of(others) {
             calls.add(&mut pipeline, &self.script, flights);
             add(&self.shared.tally.commands, 1);
         }
@@ -253,7 +269,12 @@ impl Wire {
         let mut answers = self.ask(&pipeline, count, bytes, deadline).await?.into_iter();
         answers.by_ref().take(usize::from(must_load)).for_each(drop);
         let mut told = Vec::with_capacity(flights.len());
-        for flights in calls.of(flights) {
+        if !new.is_empty() {
+            let answers: Vec<Value> =
+                answers.by_ref().take(new.len() * set::COMMANDS + 1).collect();
+            told.extend(self.of_new(new, answers));
+        }
+        for flights in calls.of(others) {
             let answer = answers.nth(usize::from(is_asking(flights))).unwrap_or(Value::Nil);
             told.extend(each(flights, answer));
         }
@@ -262,6 +283,19 @@ impl Wire {
             replicas => unkept(answers.next(), replicas),
         };
         Ok(Sent { told, unkept })
+    }
+
+    /// What the answers to the commands for new counters and to `TIME` say.
+    fn of_new(&self, new: &[Flight], mut answers: Vec<Value>) -> Vec<Told> {
+        let (calls, time) = (&self.node.inner.calls, answers.pop().unwrap_or(Value::Nil));
+        let each = new.iter().zip(answers.chunks_exact_mut(set::COMMANDS));
+        each.map(|(flight, answers)| match calls.answer(flight, answers, &time) {
+            set::Answer::Outcome(micros, outcome) => Told::Outcome(micros, outcome),
+            set::Answer::AskScript => Told::Nothing,
+            set::Answer::Error(error) => Told::Error(error),
+            set::Answer::Nonsense(cause) => Told::Nonsense(cause),
+        })
+        .collect()
     }
 
     /// The answers to `count` commands, which have up to so many bytes together.
@@ -310,6 +344,7 @@ impl Wire {
                 }
                 return self.after_error(flight, &error, broken);
             }
+            Told::Nothing => return Next::Again,
             Told::Nonsense(cause) => {
                 *broken = Some(cause.clone());
                 return failed(cause);

@@ -16,6 +16,9 @@ pub(super) const SCRIPT: &str = include_str!("script.lua");
 const ANSWER_BYTES: usize = 1_024;
 const VALUE_BYTES: usize = IMAGE_MAX + 64;
 
+/// No value of a counter is as long; `KEPT` of the script.
+pub(super) const KEPT: usize = 300;
+
 /// The bytes of a reservation at the end of a value; `LEN` of the script.
 const RESERVATION: usize = 21;
 
@@ -321,7 +324,15 @@ mod tests {
             let (latest, earliest) = Default::default();
             let changes = Arc::new((0..keys).map(change).collect());
             let (hops, is_asking) = (0, false);
-            Flight { id: FlightId(number), latest, earliest, changes, hops, is_asking }
+            Flight {
+                id: FlightId(number),
+                latest,
+                earliest,
+                changes,
+                hops,
+                is_asking,
+                by_script: true,
+            }
         };
         let check_for = |has_tags: bool, keys: &[usize], expected: &[usize]| {
             let flights: Vec<Flight> =

@@ -81,19 +81,31 @@ pub(super) fn check(
     assert!(sent < FLOOD, "{shown:?}: {sent} bytes were read");
 }
 
-/// A Redis that speaks well until it is sent an update.
+/// A Redis that speaks well until it is sent a call of the script.
 fn serve(client: &Client<'_>) -> Option<()> {
+    serve_until(client, b"EVALSHA")
+}
+
+/// A Redis that speaks well until it is sent a new counter.
+fn serve_until_set(client: &Client<'_>) -> Option<()> {
+    serve_until(client, b"SET")
+}
+
+fn serve_until(client: &Client<'_>, update: &[u8]) -> Option<()> {
     let mut reader = BufReader::new(client.stream);
     loop {
         let words = read_command(&mut reader)?;
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().to_string();
         let time = format!("*2\r\n${}\r\n{time}\r\n$1\r\n0\r\n", time.len());
         match words[0].to_ascii_uppercase().as_slice() {
+            command if command == update => client.answer(client.reply)?,
+            // The key has a value of another type, so the script has to be called.
+            b"SET" => client.write(b"$-1\r\n")?,
+            b"GETRANGE" => client.write(b"-WRONGTYPE a list\r\n")?,
             b"ROLE" => client.write(b"*1\r\n$6\r\nmaster\r\n")?,
             b"TIME" => client.write(time.as_bytes())?,
             b"GET" => client.write(b"$16\r\n0000000000000007\r\n")?,
             b"SCRIPT" => client.write(format!("$40\r\n{}\r\n", "a".repeat(40)).as_bytes())?,
-            b"EVALSHA" => client.answer(client.reply)?,
             _ => client.write(b"+OK\r\n")?,
         }
     }
@@ -173,12 +185,32 @@ fn answers_without_sense_fail_their_updates() {
 }
 
 #[test]
+fn answers_without_sense_to_a_new_counter_fail_its_update() {
+    let check = |reply: &[u8], expected: &[&str]| {
+        let settings = |address: &str| Settings::at(address).unwrap();
+        check((serve_until_set, settings), reply, b"", expected);
+    };
+    for reply in
+        [&b":1\r\n"[..], b"+QUEUED\r\n", b"$3\r\nabc\r\n", b"*0\r\n", b"%1\r\n:1\r\n:1\r\n"]
+    {
+        check(reply, &["answers SET with something else"]);
+    }
+    check(b"-OOM no memory\r\n", &["OOM no memory"]);
+    check(b"-READONLY not here\r\n", &["READONLY not here"]);
+    let long = [b"-ERR ", "ä\x07".repeat(400).as_bytes(), b"\r\n"].concat();
+    check(&long, &["ERR ä ä"]);
+}
+
+#[test]
 fn answers_without_end_take_no_memory() {
     let cut = ["more than it was asked for"];
     check_redis(b"$1000000000\r\n", b"xxxxxxxxxxxxxxxx", &cut);
     check_redis(b"*1000000000\r\n", b":1\r\n", &cut);
     check_redis(b"*1000000000\r\n", b"*0\r\n", &cut);
     check_redis(b"+", b"xxxxxxxxxxxxxxxx", &cut);
+    let settings = |address: &str| Settings::at(address).unwrap();
+    check((serve_until_set, settings), b"$1000000000\r\n", b"xxxxxxxxxxxxxxxx", &cut);
+    check((serve_until_set, settings), b"*1000000000\r\n", b"*0\r\n", &cut);
     // Answers that nobody has asked for.
     check_redis(b"+OK\r\n", b"+OK\r\n", &["answers the script with something else", cut[0]]);
     // Too deep, or not of the protocol at all.
