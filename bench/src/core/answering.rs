@@ -88,7 +88,7 @@ impl Calls {
                 let none = |_| None;
                 let answered =
                     self.authority.answer_call(&mut self.reader, message, none, || now)?;
-                let (_, answer) = answered.context("the store answers at once")?;
+                let (_, answer) = answered.answered().context("the store answers at once")?;
                 encode_answer(&answer, Vec::new(), &mut self.bytes);
             }
             Asks::Lease => {
@@ -107,7 +107,7 @@ impl Calls {
                 };
                 let answered =
                     self.authority.answer_call(&mut self.reader, message, value_of, || now)?;
-                let (_, answer) = answered.context("the store answers at once")?;
+                let (_, answer) = answered.answered().context("the store answers at once")?;
                 encode_answer(&answer, Vec::new(), &mut self.bytes);
             }
         }

@@ -118,7 +118,25 @@ impl Authority {
 
     /// Decides `request` at `now`, for a client that knows of no leases.
     pub async fn decide(&self, request: &Request, now: Timestamp) -> Result<Answer, Undecided> {
-        self.decide_within(Patience::Waits, request, now).await
+        match self.decide_within(Patience::AtOnce, request, now).await {
+            Err(Undecided::WouldWait { is_rare }) => {
+                Box::pin(self.decide_later(request, is_rare, now)).await
+            }
+            decided => decided,
+        }
+    }
+
+    /// Decides a request that has to wait, perhaps for counters that it has claimed as rare ones.
+    pub(crate) async fn decide_later(
+        &self,
+        request: &Request,
+        is_rare: bool,
+        now: Timestamp,
+    ) -> Result<Answer, Undecided> {
+        match &self.holdings {
+            Some(holdings) if is_rare => self.decide_rare(holdings, request, now).await,
+            _ => self.decide_within(Patience::Waits, request, now).await,
+        }
     }
 
     pub(crate) async fn decide_within(
@@ -131,7 +149,11 @@ impl Authority {
         let matched = self.matched(&limits, request)?;
         let site = self.site(&limits, &matched, request);
         let mut round = Round::new(&site, Takes::Together, patience, now)?;
+        round.may_be_rare = true;
         let mut plan = site.plan(&matched.each, request, self.modes, round.now);
+        if patience == Patience::Failed {
+            round.fail_all(&plan);
+        }
         round.prepare(&site, &plan).await;
         let (mut verdict, mut decisions) = (Verdict::Deny, DECISIONS.take());
         loop {

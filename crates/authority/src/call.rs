@@ -60,26 +60,59 @@ impl Ask {
     }
 }
 
+/// What became of a message.
+#[derive(Debug)]
+pub enum Called<'r> {
+    Answered(&'r Request, Answer),
+    /// It has to wait, for [`Authority::answer_later`].
+    Later(Box<LaterCall>),
+}
+
+/// A message whose answer waits for counters.
+#[derive(Debug)]
+pub struct LaterCall {
+    pub request: Request,
+    pub(crate) ask: Ask,
+    pub(crate) report: Option<Report>,
+    /// Whether it waits for counters in rare use, which it has claimed.
+    pub(crate) is_rare: bool,
+}
+
+impl<'r> Called<'r> {
+    #[must_use]
+    pub fn answered(self) -> Option<(&'r Request, Answer)> {
+        match self {
+            Called::Answered(request, answer) => Some((request, answer)),
+            Called::Later(_) => None,
+        }
+    }
+}
+
 impl Authority {
-    /// Answers `message` at `now()`, the time once it is read. None if only counters that answer later can decide it: then
-    /// nothing has happened, except that a report in it was counted if the local counters answer at once.
+    /// Answers `message` at `now()`, the time once it is read. If only counters that answer later can decide it, nothing has
+    /// happened, except that a report in it was counted if the local counters answer at once.
     pub fn answer_call<'r, 'a>(
         &self,
         reader: &'r mut RequestReader,
         message: &[u8],
         value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
         now: impl FnOnce() -> Timestamp,
-    ) -> Result<Option<(&'r Request, Answer)>, CallError> {
+    ) -> Result<Called<'r>, CallError> {
         let (request, report) = reader.read_with_report(message)?;
         let (ask, patience) = (Ask::read(request, value_of)?, Patience::AtOnce);
+        // A copy has no more capacity than it needs, unlike the buffers.
+        let later = |ask, report, is_rare| {
+            let request = request.clone();
+            Ok(Called::Later(Box::new(LaterCall { request, ask, report, is_rare })))
+        };
         if self.counters.answers() == Answers::Later {
-            return Ok(None);
+            return later(ask, report, false);
         }
         let now = now();
-        if let Some(report) = report
-            && at_once(self.count_report(&request.domain, &report, now)).is_none()
+        if let Some(report) = &report
+            && at_once(self.count_report(&request.domain, report, now)).is_none()
         {
-            return Ok(None);
+            return later(ask, Some(report.clone()), false);
         }
         // Each of these is one update, so one that does not end at once has not changed anything.
         let answer = match &ask {
@@ -92,21 +125,20 @@ impl Authority {
             Ask::Return(back) => at_once(self.return_tokens(request, back, now)),
         };
         match answer {
-            Some(Ok(answer)) => Ok(Some((request, answer))),
-            None | Some(Err(Undecided::WouldWait)) => Ok(None),
+            Some(Ok(answer)) => Ok(Called::Answered(request, answer)),
+            None => later(ask, report, false),
+            Some(Err(Undecided::WouldWait { is_rare })) => later(ask, report, is_rare),
             Some(Err(error)) => Err(error.into()),
         }
     }
 
-    /// Answers `request`, which came with `ask` and perhaps with a report, once [`answer_call`](Self::answer_call) did
-    /// not.
-    pub async fn answer_ask(
+    /// Answers a message that had to wait.
+    pub async fn answer_later(
         &self,
-        request: &Request,
-        ask: &Ask,
-        report: Option<&Report>,
+        call: &LaterCall,
         now: Timestamp,
     ) -> Result<Answer, Undecided> {
+        let LaterCall { request, ask, report, is_rare } = call;
         // Each future is some kilobytes, which would be moved with that of the caller.
         if let Some(report) = report
             && self.counters.answers().may_come_later()
@@ -115,7 +147,7 @@ impl Authority {
             Box::pin(self.count_report(&request.domain, report, now)).await;
         }
         match ask {
-            Ask::Decision => Box::pin(self.decide(request, now)).await,
+            Ask::Decision => Box::pin(self.decide_later(request, *is_rare, now)).await,
             Ask::Lease(ask) => Box::pin(self.decide_leasing(request, ask, now)).await,
             Ask::Debit(debit, lease) => {
                 Box::pin(self.debit(request, debit, lease.as_ref(), now)).await

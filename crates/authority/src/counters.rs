@@ -29,7 +29,10 @@ pub enum Undecided {
     Unreachable { cause: String },
     /// Only counters that answer later can decide, and the caller does not wait. Nothing has happened.
     #[error("the counters that machines share must be asked")]
-    WouldWait,
+    WouldWait {
+        /// Whether one update of them decides the request, as nothing of them is held.
+        is_rare: bool,
+    },
     /// The domain is unknown, and limits are still to come.
     #[error("no limits of this domain have arrived yet")]
     LimitsAwaited,
@@ -41,6 +44,8 @@ pub(crate) enum Patience {
     Waits,
     /// The operation ends when it is first polled, with [`Undecided::WouldWait`] if need be.
     AtOnce,
+    /// The counters that machines share were asked, and could not be reached.
+    Failed,
 }
 
 impl Undecided {
@@ -54,7 +59,7 @@ impl Undecided {
         match self {
             Undecided::Store(error) => matches!(error, UpdateError::DataLoss),
             Undecided::Unreachable { .. } => true,
-            Undecided::WouldWait | Undecided::LimitsAwaited => false,
+            Undecided::WouldWait { .. } | Undecided::LimitsAwaited => false,
         }
     }
 }

@@ -5,8 +5,8 @@
 //! Requests are decided over holdings in one local update, all or nothing, as without shared counters: so filter
 //! leases, their records, returns and debits work over holdings unchanged.
 //!
-//! `site` says where a request is decided, `round` is one try to decide it over holdings, `flights` lets requests
-//! wait for the same refill, `refill` and `give_back` move tokens, `refunds` lets
+//! `site` says where a request is decided, `round` is one try to decide it over holdings, `rare` decides what needs no
+//! holding, `flights` lets requests wait for the same refill, `refill` and `give_back` move tokens, `refunds` lets
 //! refunds find the true state, `desk` is what this process knows of its holdings, `register` how many sidecars there are.
 //! docs/internals/shared-authority.md has the bounds.
 //!
@@ -19,6 +19,7 @@ mod desk;
 mod flights;
 mod give_back;
 mod quotas;
+mod rare;
 mod refill;
 mod refunds;
 mod register;
@@ -37,6 +38,7 @@ use crate::observer::Observer;
 use desk::Desk;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_core::{KeyHash, Quota, Timestamp};
 use tidegate_store::Hashed;
@@ -77,10 +79,14 @@ pub(crate) struct Holdings {
     observer: Arc<dyn Observer>,
     desk: Mutex<Desk>,
     recent: desk::Recent,
+    /// Updates under way that decide requests on counters in rare use.
+    rare: AtomicUsize,
     register: register::Register,
     sidecars: desk::Sidecars,
     /// Why the last refill failed, if it did.
     trouble: Mutex<Option<String>>,
+    /// Whether there is any, for those who have none to note.
+    is_troubled: AtomicBool,
 }
 
 /// A shared counter and its holding.
@@ -112,9 +118,11 @@ impl Holdings {
             observer,
             desk: Mutex::default(),
             recent: desk::Recent::default(),
+            rare: AtomicUsize::new(0),
             register: register::Register::default(),
             sidecars: desk::Sidecars::default(),
             trouble: Mutex::default(),
+            is_troubled: AtomicBool::new(false),
         })
     }
 
@@ -137,17 +145,25 @@ impl Holdings {
 
     /// Notes whether the shared counters were reached.
     fn note(&self, reached: Result<(), &Undecided>) {
+        if reached.is_ok() {
+            self.sidecars.reached();
+            // Relaxed: a failure at the same moment may be noted before or after.
+            if !self.is_troubled.load(Ordering::Relaxed) {
+                return;
+            }
+        }
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         match reached {
             Ok(()) => {
                 *trouble = None;
-                self.sidecars.reached();
+                self.is_troubled.store(false, Ordering::Relaxed);
             }
             Err(error) => {
                 if let Some(now) = self.now() {
                     self.sidecars.not_reached(now);
                 }
                 *trouble = Some(error.to_string());
+                self.is_troubled.store(true, Ordering::Relaxed);
                 drop(trouble);
                 self.observer.shared_failed(error);
             }

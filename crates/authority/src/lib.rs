@@ -32,7 +32,7 @@ mod standalone;
 pub mod testing;
 
 pub use authority::{Authority, NoWideNodes};
-pub use call::{Ask, CallError};
+pub use call::{Ask, CallError, Called, LaterCall};
 pub use counters::{Answers, Counters, Reach, Undecided, Update, Updating, wait};
 pub use holdings::{Failure, HeldTokens, Shared, Task, held_tokens};
 pub use log_rate::OncePerSecond;

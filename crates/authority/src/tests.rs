@@ -49,7 +49,7 @@ use tidegate_core::{
 };
 use tidegate_limits::{self as rules, Limit, Rule, Rules, SameDomain};
 use tidegate_store::{Class, Cluster, Geometry, Hashed, Options, UpdateError, View};
-use tidegate_wire::{RequestReader, decode_request, report_of};
+use tidegate_wire::RequestReader;
 
 /// A Thursday, at midnight: every window starts here.
 const START: u64 = 1_700_092_800;
@@ -68,16 +68,12 @@ fn answer<'a>(
     now: Timestamp,
 ) -> Result<(Request, Answer), CallError> {
     let mut reader = RequestReader::default();
-    if let Some((request, answer)) =
-        authority.answer_call(&mut reader, message, &value_of, || now)?
-    {
-        return Ok((request.clone(), answer));
-    }
-    let request = decode_request(message)?;
-    let ask = Ask::read(&request, value_of)?;
-    let report = report_of(message);
-    let answer = wait(authority.answer_ask(&request, &ask, report.as_ref(), now))?;
-    Ok((request, answer))
+    let later = match authority.answer_call(&mut reader, message, &value_of, || now)? {
+        Called::Answered(request, answer) => return Ok((request.clone(), answer)),
+        Called::Later(later) => later,
+    };
+    let answer = wait(authority.answer_later(&later, now))?;
+    Ok((later.request, answer))
 }
 
 /// Counts what a test asks for.

@@ -201,12 +201,18 @@ impl Default for Recent {
 }
 
 impl Recent {
+    /// Whether a refill was noted within the last second.
+    pub(super) fn has(&self, counter: KeyHash, now: Timestamp) -> bool {
+        let (millis, tag, first) = Recent::place(counter, now);
+        let ways = self.slots.get(first..first + WAYS).unwrap_or_default();
+        ways.iter()
+            .map(|slot| slot.load(Ordering::Relaxed))
+            .any(|word| (word >> 32) as u32 == tag && millis.wrapping_sub(word as u32) <= 1_000)
+    }
+
     /// Notes a refill, and returns the time since the one before if that is at most a second.
     pub(super) fn note(&self, counter: KeyHash, now: Timestamp) -> Option<Nanos> {
-        let millis = (now.as_nanos() / 1_000_000) as u32;
-        let tag = (counter.0 >> 96) as u32;
-        // The lowest bits are the same for all limits of a descriptor.
-        let first = (counter.0 >> 64) as usize % (SLOTS / WAYS) * WAYS;
+        let (millis, tag, first) = Recent::place(counter, now);
         let ways = self.slots.get(first..first + WAYS)?;
         let age = |word: u64| millis.wrapping_sub(word as u32);
         // Relaxed: a word is all there is to a slot, and two that take one at once lose a measurement.
@@ -216,6 +222,15 @@ impl Recent {
         slot.store(u64::from(tag) << 32 | u64::from(millis), Ordering::Relaxed);
         (is_own(before) && age(before) <= 1_000)
             .then(|| Nanos::new(u64::from(age(before)) * 1_000_000))
+    }
+
+    /// The time in milliseconds, the tag of a counter, and the first of its slots.
+    fn place(counter: KeyHash, now: Timestamp) -> (u32, u32, usize) {
+        let millis = (now.as_nanos() / 1_000_000) as u32;
+        let tag = (counter.0 >> 96) as u32;
+        // The lowest bits are the same for all limits of a descriptor.
+        let first = (counter.0 >> 64) as usize % (SLOTS / WAYS) * WAYS;
+        (millis, tag, first)
     }
 }
 

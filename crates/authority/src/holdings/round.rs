@@ -45,6 +45,8 @@ pub(crate) struct Round<'p> {
     pub(crate) now: Timestamp,
     takes: Takes,
     patience: Patience,
+    /// Whether counters in rare use may decide it without holdings.
+    pub(crate) may_be_rare: bool,
     tries: u32,
     /// What this try lacks.
     short: SmallVec<[Short; 2]>,
@@ -76,13 +78,14 @@ impl<'p> Round<'p> {
         now: Timestamp,
     ) -> Result<Round<'p>, Undecided> {
         if patience == Patience::AtOnce && site.is_shared() {
-            return Err(Undecided::WouldWait);
+            return Err(Undecided::WouldWait { is_rare: false });
         }
         let shared_now = site.holdings().map(|holdings| holdings.now());
         Ok(Round {
             now: shared_now.flatten().unwrap_or(now),
             takes,
             patience,
+            may_be_rare: false,
             tries: 0,
             short: SmallVec::new(),
             low: SmallVec::new(),
@@ -104,6 +107,11 @@ impl<'p> Round<'p> {
             // Boxed: few requests come here, and all would carry its room.
             Box::pin(holdings.surrender(plan)).await;
         }
+    }
+
+    /// The shared counters were asked in vain: the limits are decided without them.
+    pub(crate) fn fail_all(&mut self, plan: &Plan<'p>) {
+        self.failed = (0..plan.counters.len()).collect();
     }
 
     /// The asks to decide in this try.
@@ -158,7 +166,10 @@ impl<'p> Round<'p> {
                     return Ok(Next::Done);
                 }
                 if self.patience == Patience::AtOnce {
-                    return Err(Undecided::WouldWait);
+                    let lacks_all = self.short.len() == plan.counters.len();
+                    let may_be = self.may_be_rare && lacks_all;
+                    let is_rare = may_be && holdings.claim_rare(plan, self.now);
+                    return Err(Undecided::WouldWait { is_rare });
                 }
                 // Boxed: most requests never come here, and all would carry its room.
                 Box::pin(self.refill(holdings, plan)).await

@@ -6,6 +6,7 @@ mod bounds;
 mod desk;
 mod failures;
 mod leases;
+mod rare;
 mod shares;
 mod threads;
 mod world;

@@ -125,7 +125,7 @@ impl Authority {
         }
         // Some would be counted before others have to wait.
         if patience == Patience::AtOnce && self.answers().may_come_later() {
-            return Err(Undecided::WouldWait);
+            return Err(Undecided::WouldWait { is_rare: false });
         }
         match made {
             Ok(_) => {}

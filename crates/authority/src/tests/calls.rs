@@ -17,7 +17,11 @@ fn refund() -> Vec<Descriptor> {
     of_k().into_iter().map(|of| Descriptor { direction: Direction::Refund, ..of }).collect()
 }
 
-/// The answer to a message, once as a server answers it and once by `answer_ask`, each on an authority of its own.
+fn later(request: &Request, ask: Ask) -> LaterCall {
+    LaterCall { request: request.clone(), ask, report: None, is_rare: false }
+}
+
+/// The answer to a message, once as a server answers it and once by what its ask says, each on an authority of its own.
 fn answers(calls: &[(&Request, &Metadata)]) -> Vec<[Result<Answer, String>; 2]> {
     let (called, asked) = (leasing(RULES), leasing(RULES));
     let now = Timestamp::from_secs(START);
@@ -33,8 +37,10 @@ fn answers(calls: &[(&Request, &Metadata)]) -> Vec<[Result<Answer, String>; 2]> 
             assert_eq!(read, **request);
             answer
         });
-        let ask = Ask::read(request, value_of);
-        let ask = ask.map(|ask| wait(asked.engine.answer_ask(request, &ask, None, now)).unwrap());
+        let ask = Ask::read(request, value_of).map(|ask| {
+            let later = later(request, ask);
+            wait(asked.engine.answer_later(&later, now)).unwrap()
+        });
         answers.push([call, ask].map(|answer| answer.map_err(|error| error.to_string())));
     }
     answers
@@ -99,7 +105,7 @@ fn what_the_counters_refuse_is_an_error_of_the_call() {
     let request = request(descriptors);
     let now = Timestamp::from_secs(START);
     let too_large = |asked: Result<Answer, Undecided>| asked.is_err_and(|why| why.is_too_large());
-    assert!(too_large(wait(fixture.engine.answer_ask(&request, &Ask::Decision, None, now))));
+    assert!(too_large(wait(fixture.engine.answer_later(&later(&request, Ask::Decision), now))));
     assert!(too_large(wait(fixture.engine.decide_leasing(&request, &wants(1, 10, 0), now))));
     let back = LeaseReturn { call: 1, leases: vec![7] };
     let one = self::request(refund());

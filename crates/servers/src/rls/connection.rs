@@ -105,9 +105,13 @@ pub(super) async fn serve<S>(
         End::Failed(error) => tracing::debug!(%error, "a connection failed"),
         End::Closed(cause) => tracing::debug!(cause, "a connection was closed"),
     }
-    let _ = tokio::time::timeout(CLOSE_MAX, connection.close()).await;
-    let (_slot, mut later) = connection.into_waiting();
-    later.all_ended().await;
+    // Nobody waits for their answers any more, but they go on meanwhile.
+    let mut later = std::mem::replace(&mut connection.later, LaterCalls::new(endpoint.clone()));
+    let closing = async {
+        let _ = tokio::time::timeout(CLOSE_MAX, connection.close()).await;
+        connection.into_slot()
+    };
+    let (_slot, ()) = tokio::join!(closing, later.all_ended());
 }
 
 enum End {
@@ -292,9 +296,9 @@ enum Shutdown {
 }
 
 impl<S> ServedConnection<'_, S> {
-    /// Closes the socket and frees all memory, except the slot and the calls that still wait.
-    fn into_waiting(self) -> (Slot, LaterCalls) {
-        (self.slot, self.later)
+    /// Closes the socket and frees all memory, except the slot.
+    fn into_slot(self) -> Slot {
+        self.slot
     }
 
     fn shut_down(&mut self) {
@@ -323,7 +327,7 @@ impl<S> ServedConnection<'_, S> {
             self.http2.end_unfinished(then, &late)?;
             let unanswered = Status::new(Code::Unavailable, "the counters do not answer");
             for _ in 0..self.http2.end_pending(then, &unanswered) {
-                // Its task reports its outcome when it has one.
+                // It reports its outcome when it has one.
                 self.endpoint.shared.observer.undecided(&no_answer());
             }
         }
@@ -368,11 +372,20 @@ impl<S> ServedConnection<'_, S> {
 
     /// Hands in the answers that have come.
     fn answer_later(&mut self, context: &mut Context<'_>) {
+        if self.later.is_empty() {
+            return;
+        }
+        let turn = Turn::begin();
+        let mut answered = false;
         while let Poll::Ready(Some((call, answer))) = self.later.poll_next(context) {
-            self.last_call = Instant::now();
-            self.http2.set_time(self.last_call - self.opened);
+            if !answered {
+                answered = true;
+                self.last_call = Instant::now();
+                self.http2.set_time(self.last_call - self.opened);
+            }
             self.http2.answer(call, answer.as_deref().map_err(Clone::clone));
         }
+        self.endpoint.shared.overload.record_turn(&turn);
     }
 }
 

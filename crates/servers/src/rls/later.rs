@@ -1,30 +1,32 @@
 //! The calls of one connection whose answers come later, since the counters that they need do.
 //!
-//! Each is a task of its own, which goes on when its call is reset or its connection closes: its charges may have been
-//! committed. A connection keeps its slot until its last task has ended, so the bounds here hold for clients that
-//! leave and return as well. The requests of all connections share a budget of memory.
+//! They are polled by the task of their connection, so that all that are ready at once are answered by one write. Each goes
+//! on when its call is reset or its connection closes: its charges may have been committed. A connection keeps its slot
+//! until its last call has ended, so the bounds here hold for clients that leave and return as well. The requests of all
+//! connections share a budget of memory.
 
 use super::Endpoint;
 use super::outcome::{encode, end_decided, end_refused, refuse};
 use crate::later::LaterPermit;
-use std::collections::HashMap;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
-use tidegate_authority::{Ask, clock};
-use tidegate_core::{Descriptor, Entry, Report, Request};
-use tidegate_grpc::server::{Call, CallId, Outcome};
+use tidegate_authority::{LaterCall, Observer, clock};
+use tidegate_core::{Descriptor, Entry, Request};
+use tidegate_grpc::server::{CallId, Outcome};
 use tidegate_grpc::{Code, Status};
 use tidegate_traces::Span;
-use tidegate_wire::{decode_request, report_of};
-use tokio::task::{self, JoinSet};
 
 /// Calls that wait at a time: as many as a connection has streams. A call that was ended for taking too long is no
-/// stream, but its task still counts.
+/// stream, but still counts.
 pub(super) const CALLS_MAX: usize = 128;
 /// The memory of the waiting requests of a connection. One alone may have more.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The memory of a call besides its request: its task and its answer.
+/// The memory of a call besides its request: its future and its answer.
 const CALL_BYTES: usize = 2 * 1024;
 /// The memory of a descriptor besides its entries: its limits, keys, states and decisions.
 const DESCRIPTOR_BYTES: usize = 1024;
@@ -40,89 +42,117 @@ type Answer = Result<Vec<u8>, Status>;
 /// The calls that wait.
 pub(super) struct LaterCalls {
     endpoint: Arc<Endpoint>,
-    /// None until the first call.
-    tasks: Option<JoinSet<Answer>>,
-    /// The call of each task, and its memory.
-    calls: HashMap<task::Id, (CallId, usize)>,
+    calls: FuturesUnordered<Waiting>,
     bytes: usize,
+}
+
+/// A call that waits.
+struct Waiting {
+    id: CallId,
+    /// The memory that it takes.
+    bytes: usize,
+    observer: Arc<dyn Observer>,
+    deciding: Pin<Box<dyn Future<Output = Answer> + Send>>,
+}
+
+impl Future for Waiting {
+    type Output = (CallId, usize, Answer);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // The other calls of the connection must not end with it. After a panic it is not polled again.
+        let polling = AssertUnwindSafe(|| self.deciding.as_mut().poll(context));
+        let answer = match std::panic::catch_unwind(polling) {
+            Ok(polled) => ready!(polled),
+            Err(_) => {
+                tracing::error!("a call panicked");
+                self.observer.refused();
+                Err(Status::new(Code::Internal, "the call failed"))
+            }
+        };
+        Poll::Ready((self.id, self.bytes, answer))
+    }
 }
 
 /// A call that was read and has its part of the bounds.
 struct Admitted {
-    request: Request,
-    ask: Ask,
-    report: Option<Report>,
-    bytes: usize,
-    permit: LaterPermit,
+    call: Box<LaterCall>,
+    span: Option<Span>,
+    start: Instant,
+    _permit: LaterPermit,
+}
+
+impl Admitted {
+    async fn answer(mut self, endpoint: Arc<Endpoint>) -> Answer {
+        let answer = self.decide(&endpoint).await;
+        endpoint.shared.observer.answered_within("grpc", 1, self.start.elapsed());
+        answer
+    }
+
+    async fn decide(&mut self, endpoint: &Endpoint) -> Answer {
+        let (authority, now) = (&endpoint.shared.authority, clock::now());
+        let request = &self.call.request;
+        match authority.answer_later(&self.call, now).await {
+            Ok(decided) => {
+                let mut answer = Vec::new();
+                encode(endpoint, request, &decided, &mut answer);
+                if let Some(span) = self.span.take() {
+                    end_decided(span, endpoint, request, &decided);
+                }
+                Ok(answer)
+            }
+            Err(error) => {
+                let status = refuse(endpoint, error.into());
+                end_refused(self.span.take(), &status);
+                Err(status)
+            }
+        }
+    }
 }
 
 impl LaterCalls {
     pub(super) fn new(endpoint: Arc<Endpoint>) -> LaterCalls {
-        LaterCalls { endpoint, tasks: None, calls: HashMap::new(), bytes: 0 }
+        LaterCalls { endpoint, calls: FuturesUnordered::new(), bytes: 0 }
     }
 
     /// Begins a rate limit call, whose span ends with it.
-    pub(super) fn begin(&mut self, call: &Call<'_>, span: Option<Span>) -> Outcome {
+    pub(super) fn begin(
+        &mut self,
+        id: CallId,
+        call: Box<LaterCall>,
+        span: Option<Span>,
+    ) -> Outcome {
         let start = Instant::now();
-        let admitted = match self.admit(call) {
-            Ok(admitted) => admitted,
+        match self.admit(&call.request) {
+            Ok((bytes, permit)) => {
+                self.bytes += bytes;
+                let admitted = Admitted { call, span, start, _permit: permit };
+                let deciding = Box::pin(admitted.answer(self.endpoint.clone()));
+                let observer = self.endpoint.shared.observer.clone();
+                self.calls.push(Waiting { id, bytes, observer, deciding });
+                Outcome::Later
+            }
             Err(status) => {
                 end_refused(span, &status);
-                return Outcome::Refused(status);
+                Outcome::Refused(status)
             }
-        };
-        let Admitted { request, ask, report, bytes, permit } = admitted;
-        let endpoint = self.endpoint.clone();
-        let task = self.tasks.get_or_insert_default().spawn(async move {
-            let deciding = async {
-                let (authority, now) = (&endpoint.shared.authority, clock::now());
-                match authority.answer_ask(&request, &ask, report.as_ref(), now).await {
-                    Ok(decided) => {
-                        let mut answer = Vec::new();
-                        encode(&endpoint, &request, &decided, &mut answer);
-                        if let Some(span) = span {
-                            end_decided(span, &endpoint, &request, &decided);
-                        }
-                        Ok(answer)
-                    }
-                    Err(error) => {
-                        let status = refuse(&endpoint, error.into());
-                        end_refused(span, &status);
-                        Err(status)
-                    }
-                }
-            };
-            let answer = endpoint.shared.overload.watch(deciding).await;
-            drop(permit);
-            endpoint.shared.observer.answered_within("grpc", 1, start.elapsed());
-            answer
-        });
-        self.bytes += bytes;
-        self.calls.insert(task.id(), (call.id, bytes));
-        Outcome::Later
+        }
     }
 
-    /// Reads a call, and takes its part of the bounds. An error was reported.
-    fn admit(&mut self, call: &Call<'_>) -> Result<Admitted, Status> {
+    /// Takes the part of the bounds that a request needs. Returns also its memory.
+    fn admit(&self, request: &Request) -> Result<(usize, LaterPermit), Status> {
         let endpoint = &self.endpoint;
-        let read = decode_request(call.message).map_err(Into::into);
-        let read = read.and_then(|request| {
-            let ask = Ask::read(&request, |name| call.metadata.get(name))?;
-            Ok((request, ask, report_of(call.message)))
-        });
-        let (request, ask, report) = read.map_err(|refused| refuse(endpoint, refused))?;
-        let bytes = capacity_bytes(&request);
+        let bytes = capacity_bytes(request);
         let refused = |message| {
             endpoint.shared.observer.refused();
             Status::new(Code::ResourceExhausted, message)
         };
         let is_too_much = self.bytes > 0 && self.bytes + bytes > BYTES_MAX;
-        if is_too_much || self.tasks.as_ref().is_some_and(|tasks| tasks.len() >= CALLS_MAX) {
+        if is_too_much || self.calls.len() >= CALLS_MAX {
             return Err(refused("too many calls of this connection wait for their answers"));
         }
         let permit = endpoint.later.take(bytes);
         let permit = permit.ok_or_else(|| refused("too many calls wait for their answers"))?;
-        Ok(Admitted { request, ask, report, bytes, permit })
+        Ok((bytes, permit))
     }
 
     /// The next call that has ended, and its answer; none while no call waits.
@@ -130,26 +160,18 @@ impl LaterCalls {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<(CallId, Answer)>> {
-        let Some(tasks) = &mut self.tasks else { return Poll::Ready(None) };
-        while let Some(ended) = ready!(tasks.poll_join_next_with_id(context)) {
-            let (task, answer) = ended.unwrap_or_else(|error| {
-                tracing::error!(%error, "a call panicked");
-                self.endpoint.shared.observer.refused();
-                (error.id(), Err(Status::new(Code::Internal, "the call failed")))
-            });
-            if let Some((call, bytes)) = self.calls.remove(&task) {
-                self.bytes -= bytes;
-                return Poll::Ready(Some((call, answer)));
-            }
-        }
-        Poll::Ready(None)
+        let ended = ready!(self.calls.poll_next_unpin(context));
+        Poll::Ready(ended.map(|(call, bytes, answer)| {
+            self.bytes -= bytes;
+            (call, answer)
+        }))
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// Waits until every task has ended.
+    /// Waits until every call has ended.
     pub(super) async fn all_ended(&mut self) {
         while std::future::poll_fn(|context| self.poll_next(context)).await.is_some() {}
     }

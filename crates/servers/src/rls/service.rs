@@ -5,7 +5,7 @@ use super::outcome::{encode, end_decided, end_refused, refuse};
 use super::{Endpoint, health, reflection};
 use std::cell::RefCell;
 use std::sync::Arc;
-use tidegate_authority::clock;
+use tidegate_authority::{Called, clock};
 use tidegate_grpc::server::{Call, Outcome, Service};
 use tidegate_grpc::{Code, Status};
 use tidegate_traces::Door;
@@ -68,29 +68,29 @@ impl Methods<'_> {
             let called =
                 endpoint.shared.authority.answer_call(reader, call.message, value_of, clock::now);
             let outcome = match called {
-                Ok(Some((request, decided))) => {
+                Ok(Called::Answered(request, decided)) => {
                     encode(endpoint, request, &decided, answer);
                     if let Some(span) = span.take() {
                         end_decided(span, endpoint, request, &decided);
                     }
-                    Some(Outcome::Unary)
+                    Ok(Outcome::Unary)
                 }
-                Ok(None) => None,
+                Ok(Called::Later(later)) => Err(later),
                 Err(refused) => {
                     let status = refuse(endpoint, refused);
                     end_refused(span.take(), &status);
-                    Some(Outcome::Refused(status))
+                    Ok(Outcome::Refused(status))
                 }
             };
             reader.release();
             outcome
         });
         match answered {
-            Some(outcome) => {
+            Ok(outcome) => {
                 self.answered += 1;
                 outcome
             }
-            None => self.later.begin(call, span),
+            Err(later) => self.later.begin(call.id, later, span),
         }
     }
 
@@ -169,7 +169,7 @@ mod tests {
         let mut reader = RequestReader::new();
         let message = request.encode_to_vec();
         let called = authority.answer_call(&mut reader, &message, value_of, clock::now);
-        let (_, answer) = called.map_err(status_of)?.expect("the store answers at once");
+        let (_, answer) = called.map_err(status_of)?.answered().expect("the store answers at once");
         let mut bytes = Vec::new();
         encode_answer(&answer, Vec::new(), &mut bytes);
         Ok(RateLimitResponse::decode(bytes.as_slice()).unwrap())

@@ -2,7 +2,7 @@
 
 use crate::{Metrics, MoreCounts, RuleUse};
 use std::sync::Arc;
-use tidegate_authority::{Authority, Modes};
+use tidegate_authority::{Authority, Called, Modes};
 use tidegate_core::{Descriptor, Entry, Hits, Report, Request, TalliedHits, Tally, Timestamp};
 use tidegate_limits::{Rules, SameDomain, load};
 use tidegate_store::{Cluster, Geometry, Options};
@@ -60,7 +60,7 @@ impl Fixture {
         let now = || Timestamp::from_secs(1_700_000_000);
         let mut reader = RequestReader::new();
         let answer = self.authority.answer_call(&mut reader, &message, |_| None, now);
-        assert!(matches!(answer, Ok(Some(_))), "{answer:?}");
+        assert!(matches!(answer, Ok(Called::Answered(..))), "{answer:?}");
     }
 
     /// The hits of a domain: allowed, denied, denied elsewhere, shadowed, and how many of them in Envoy. None of a domain that

@@ -39,7 +39,7 @@ impl<'p> Round<'p> {
             return false;
         }
         if self.is_lost {
-            self.failed = (0..plan.counters.len()).collect();
+            self.fail_all(plan);
         }
         let mut is_denied = false;
         for counter in 0..plan.counters.len() {

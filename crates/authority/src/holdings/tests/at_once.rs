@@ -1,7 +1,6 @@
 //! Calls that are answered within the call, or not begun.
 
 use super::world::{World, key};
-use crate::CallError;
 use tidegate_core::{Answer, Descriptor, Direction, Hits, Request, Verdict};
 use tidegate_wire::{RequestReader, encode_request};
 
@@ -13,9 +12,8 @@ fn call(world: &World, hits: u64, descriptors: Vec<Descriptor>) -> Option<Answer
     let (authority, now) = (&world.sidecars[0].authority, world.now());
     let mut reader = RequestReader::default();
     let message = encode_request(&request);
-    let called: Result<_, CallError> =
-        authority.answer_call(&mut reader, &message, |_| None, || now);
-    called.expect("no error").map(|(_, answer)| answer)
+    let called = authority.answer_call(&mut reader, &message, |_| None, || now);
+    called.expect("no error").answered().map(|(_, answer)| answer)
 }
 
 #[test]

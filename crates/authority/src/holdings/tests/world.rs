@@ -418,6 +418,11 @@ impl World {
     pub(super) fn server_keys(&self) -> usize {
         self.server.memory.keys()
     }
+
+    /// The states that a sidecar has in its own memory.
+    pub(super) fn local_keys(&self, index: usize) -> usize {
+        self.sidecars[index].local.keys()
+    }
 }
 
 pub(super) fn key(value: &str) -> Vec<Descriptor> {
