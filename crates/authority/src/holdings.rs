@@ -35,10 +35,11 @@ pub(crate) use site::Site;
 
 use crate::counters::{Counters, Undecided};
 use crate::observer::Observer;
+use arc_swap::ArcSwapOption;
 use desk::Desk;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_core::{KeyHash, Quota, Timestamp};
 use tidegate_store::Hashed;
@@ -84,9 +85,7 @@ pub(crate) struct Holdings {
     register: register::Register,
     sidecars: desk::Sidecars,
     /// Why the last refill failed, if it did.
-    trouble: Mutex<Option<String>>,
-    /// Whether there is any, for those who have none to note.
-    is_troubled: AtomicBool,
+    trouble: ArcSwapOption<String>,
 }
 
 /// A shared counter and its holding.
@@ -121,8 +120,7 @@ impl Holdings {
             rare: AtomicUsize::new(0),
             register: register::Register::default(),
             sidecars: desk::Sidecars::default(),
-            trouble: Mutex::default(),
-            is_troubled: AtomicBool::new(false),
+            trouble: ArcSwapOption::empty(),
         })
     }
 
@@ -132,7 +130,7 @@ impl Holdings {
 
     /// Why the shared counters could not be reached lately.
     pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.trouble.load().as_deref().cloned()
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -145,26 +143,19 @@ impl Holdings {
 
     /// Notes whether the shared counters were reached.
     fn note(&self, reached: Result<(), &Undecided>) {
-        if reached.is_ok() {
-            self.sidecars.reached();
-            // Relaxed: a failure at the same moment may be noted before or after.
-            if !self.is_troubled.load(Ordering::Relaxed) {
-                return;
-            }
-        }
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         match reached {
             Ok(()) => {
-                *trouble = None;
-                self.is_troubled.store(false, Ordering::Relaxed);
+                self.sidecars.reached();
+                // Nearly always there is none, and each command comes here.
+                if self.trouble.load().is_some() {
+                    self.trouble.store(None);
+                }
             }
             Err(error) => {
                 if let Some(now) = self.now() {
                     self.sidecars.not_reached(now);
                 }
-                *trouble = Some(error.to_string());
-                self.is_troubled.store(true, Ordering::Relaxed);
-                drop(trouble);
+                self.trouble.store(Some(Arc::new(error.to_string())));
                 self.observer.shared_failed(error);
             }
         }

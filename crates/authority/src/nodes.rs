@@ -167,8 +167,7 @@ impl Authority {
                     verdict = look(&words, &mut decisions);
                 }
                 JointUse::Acquire => {
-                    verdict = plan.decide(entries, now, &mut decisions);
-                    words = plan.read(entries);
+                    (verdict, words) = plan.decide(entries, now, &mut decisions);
                 }
             };
             site.counters.update(&plan.keys, now, &mut update).await?;
@@ -216,8 +215,7 @@ impl Authority {
         let (mut verdict, mut decisions) = (Verdict::Deny, Decisions::default());
         let mut words = Words::new();
         let mut update = |entries: &mut Entries<'_>| {
-            verdict = plan.decide(entries, now, &mut decisions);
-            words = plan.read(entries);
+            (verdict, words) = plan.decide(entries, now, &mut decisions);
         };
         site.counters.update(&plan.keys, now, &mut update).await?;
         if how != Use::Look {

@@ -219,17 +219,18 @@ impl<'a> Plan<'a> {
         plan
     }
 
+    /// Decides in an update. Returns also the words of all counters afterwards.
     pub(crate) fn decide(
         &self,
         entries: &mut Entries<'_>,
         now: Timestamp,
         decisions: &mut Decisions,
-    ) -> Verdict {
+    ) -> (Verdict, Words) {
         let mut words = self.read(entries);
         let verdict = decide_all(&mut words, &self.asks, now, decisions);
         let keep_until = self.keep_until(decisions.all());
         self.write(entries, &mut words, &keep_until);
-        verdict
+        (verdict, words)
     }
 
     /// Copies the states of all counters from the store.

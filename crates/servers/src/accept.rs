@@ -199,8 +199,8 @@ impl Connections {
         }
     }
 
-    /// Accepts no more, then tells the connections to end and waits until they have. In this order: a client that
-    /// is told to leave connects again, and an open listener would queue it although nothing accepts any more.
+    /// Closes the listener, then ends the connections and waits for them. In this order, since a client whose connection
+    /// ends connects again: an open listener would queue the new connection, and nothing would accept it.
     pub(crate) async fn end(mut self, acceptor: Acceptor) {
         drop(acceptor);
         self.stop.send_replace(true);

@@ -18,7 +18,7 @@ use crate::plan::{Counter, DECISIONS, Plan};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tidegate_core::{Answer, Nanos, Request, Timestamp, Verdict, decide_all};
+use tidegate_core::{Answer, Nanos, Request, Timestamp, Verdict};
 use tidegate_store::Entries;
 
 /// Requests under way. With as many refills they are half of what an engine takes.
@@ -95,15 +95,13 @@ impl Authority {
         let (mut verdict, mut decisions) = (Verdict::Deny, DECISIONS.take());
         let mut end = Timestamp::default();
         let mut update = |entries: &mut Entries<'_>| {
-            let mut words = plan.read(entries);
-            verdict = decide_all(&mut words, &plan.asks, now, &mut decisions);
+            let words;
+            (verdict, words) = plan.decide(entries, now, &mut decisions);
             let ends = plan.asks.iter().map(|ask| {
                 let words = words.get(ask.state.clone()).unwrap_or_default();
                 ask.quota.spendable_until(words, now)
             });
             end = ends.min().unwrap_or(now).min(now.saturating_add(BUCKET_SPENT_WITHIN));
-            let keep_until = plan.keep_until(decisions.all());
-            plan.write(entries, &mut words, &keep_until);
         };
         let updated = site.counters.update(&plan.keys, now, &mut update).await;
         match updated {

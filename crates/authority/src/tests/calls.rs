@@ -21,7 +21,7 @@ fn later(request: &Request, ask: Ask) -> LaterCall {
     LaterCall { request: request.clone(), ask, report: None, is_rare: false }
 }
 
-/// The answer to a message, once as a server answers it and once by what its ask says, each on an authority of its own.
+/// Answers each message twice: as a server does, and as a call that had to wait. Each way has an authority of its own.
 fn answers(calls: &[(&Request, &Metadata)]) -> Vec<[Result<Answer, String>; 2]> {
     let (called, asked) = (leasing(RULES), leasing(RULES));
     let now = Timestamp::from_secs(START);

@@ -1,9 +1,9 @@
 //! New counters, each by a SET of its own: less than half of what the script costs the server for a key.
 //!
-//! `SET NX` compares with no value and sets, as the script does for a flight of one key. `GETRANGE` after it tells the value
-//! of a key that exists, so that the next try is made from it, and no more of a long one. The server's time is asked after all
-//! of them: a time that it had not reached is not decided by before the answer is known. What needs more goes by the
-//! script: several keys, a key that is to be removed, a slot on its way, values that are no counters.
+//! `SET NX` sets a key that has no value, as the script does for a flight of one key. `GETRANGE` after it reads the value of
+//! a key that exists, so that the next try starts from that value; of a long value it reads the beginning. `TIME` comes
+//! last: if the server has not reached the time of a decision by then, nobody gets its answer. The script does the rest:
+//! flights of several keys, removals, slots that are moving, values that are no counters.
 
 use super::open::{NO_TIME, micros};
 use super::script::{Calls, KEPT, Outcome, image_of};
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(done(1), outcome(1, Outcome::Done));
         assert_eq!(done(9), outcome(9, Outcome::Done));
         assert_eq!(done(10), outcome(10, Outcome::Late));
-        // Whoever may not read it so has set it nevertheless.
+        // The key is set, although this user may not read it.
         let refused = Value::ServerError(error("-NOPERM no\r\n"));
         assert_eq!(answer(Value::Okay, refused.clone(), at(1)), outcome(1, Outcome::Done));
         let exists = |value: &[u8]| answer(Value::Nil, bytes(value), at(1));
