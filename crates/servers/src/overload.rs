@@ -304,7 +304,7 @@ mod tests {
     fn time_blocked_in_the_store_counts_as_work() {
         let dir = tempfile::TempDir::new().unwrap();
         let options = Options::narrow(Geometry::by_count(1, 1, 8, 4).unwrap());
-        let store = Cluster::open(dir.path(), &options).unwrap();
+        let [store, other] = [(); 2].map(|()| Cluster::open(dir.path(), &options).unwrap());
         let (is_held, may_end) = (Barrier::new(2), Barrier::new(2));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -312,7 +312,7 @@ mod tests {
                     is_held.wait();
                     may_end.wait();
                 };
-                store.update("key", 1, hold).unwrap();
+                other.update("key", 1, hold).unwrap();
             });
             is_held.wait();
             let turn = Turn::begin();

@@ -314,7 +314,7 @@ impl Cluster {
     /// # Errors
     ///
     /// If there is no room for a new key ([`UpdateError::Full`]), another writer holds the lock
-    /// ([`UpdateError::is_contention`], after 5 ms at most), or the cluster is unusable. No entry changes then.
+    /// ([`UpdateError::is_contention`], after 5 ms, or 100 for a thread of this process), or the cluster is unusable. No entry changes then.
     #[inline]
     pub fn update<K: Key + ?Sized, T>(
         &self,

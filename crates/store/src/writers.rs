@@ -27,7 +27,7 @@ use crate::error::UpdateError;
 use crate::memory::Memory;
 use crate::memory::control::{PROCESSES_MAX, WRITERS_MAX, pid_word, unlocked};
 use crate::memory::sync::{AtomicU64 as Word, get, put};
-use backoff::{Backoff, BlockedTime, Deadline, SPIN_STALL_MAX, WAIT_MAX};
+use backoff::{Backoff, BlockedTime, Deadline, Holder, SPIN_STALL_MAX, WAIT_MAX};
 use liveness::{LivenessLock, LivenessLocks};
 use lock::recover_then_release;
 use recovery::recover;
@@ -124,7 +124,7 @@ impl Writers {
     fn acquire_slow<'a>(&'a self, memory: &'a Memory) -> Result<HeldSlot<'a>, UpdateError> {
         let mut backoff = Backoff::default();
         let mut is_last = false;
-        self.blocked.count(|| {
+        self.blocked.count(Holder::Other, || {
             loop {
                 if backoff.has_yielded() {
                     // Recovery frees the slots of dead processes.
@@ -132,7 +132,7 @@ impl Writers {
                         .for_each(|process| self.recover_if_dead(memory, process, None));
                 }
                 if !self.claim_another(memory) {
-                    is_last = backoff.pause() == Deadline::Passed;
+                    is_last = backoff.pause(WAIT_MAX) == Deadline::Passed;
                 }
                 if let Some(held) = self.try_acquire(memory) {
                     return Ok(held);
@@ -172,7 +172,7 @@ impl Writers {
         lock: &Word,
         backoff: &mut Backoff,
     ) -> Result<(), UpdateError> {
-        self.blocked.count(|| {
+        self.blocked.count(self.kind_of(memory, get(lock)), || {
             loop {
                 let holder = get(lock);
                 if unlocked(holder) != unlocked(writer.lock_word()) {
@@ -183,7 +183,8 @@ impl Writers {
                 let held_by = WriterSlot::of_lock(&memory.control, holder);
                 let progress = held_by.map_or(0, |slot| slot.progress());
                 let stalled_for = held_by.map(|slot| self.stalls.stalled_for(&slot));
-                let is_stuck = stalled_for.is_some_and(is_stuck);
+                let kind = self.kind_of(memory, holder);
+                let is_stuck = stalled_for.is_some_and(|stalled| stalled >= kind.patience());
                 if (is_stuck || backoff.has_yielded())
                     && let Some(process) = holder_process(memory, holder)
                 {
@@ -196,12 +197,14 @@ impl Writers {
                     note_stall(&slot, stalled_for);
                     return Err(busy(memory, holder, stalled_for));
                 }
+                // If holders make progress at the usual speed, the cause is contention, not a stuck holder.
+                let slow = stalled_for.filter(|stalled| *stalled >= WAIT_MAX / 2);
+                let longest = if slow.is_some() { kind.patience() } else { WAIT_MAX };
                 // Pause even if the lock is free by now: repeated attempts count as waiting.
-                if backoff.pause() == Deadline::Passed {
-                    // If holders make progress at the usual speed, the cause is contention, not a stuck holder.
-                    return Err(match stalled_for {
-                        Some(stalled) if stalled >= WAIT_MAX / 2 => busy(memory, holder, stalled),
-                        Some(_) => crowded(),
+                if backoff.pause(longest) == Deadline::Passed {
+                    return Err(match slow {
+                        Some(stalled) => busy(memory, holder, stalled),
+                        None if held_by.is_some() => crowded(),
                         None if holder == unlocked(holder) => crowded(),
                         // The word names no slot: the file is damaged.
                         None => busy(memory, holder, WAIT_MAX),
@@ -213,6 +216,14 @@ impl Writers {
                 }
             }
         })
+    }
+
+    /// Whether a lock is held by a thread of this process.
+    fn kind_of(&self, memory: &Memory, holder: u64) -> Holder {
+        match holder_process(memory, holder) {
+            Some(process) if process == self.process => Holder::Own,
+            _ => Holder::Other,
+        }
     }
 
     /// Whether the holder of a lock has stalled for so long that spinning is useless.

@@ -59,7 +59,12 @@ async fn every_kind_of_window_is_exact_over_two_envoys() -> anyhow::Result<()> {
         let load = Load::of_one_client(stack.addresses(), "a", 6_000);
         let outcome = Load { pace: Pace::Open(2_000.0), ..load }.run().await?;
         let (allowed, denied) = (outcome.of(200), outcome.of(429));
-        ensure!(allowed + denied == 6_000, "{algorithm}: {:?}", outcome.statuses);
+        ensure!(
+            allowed + denied == 6_000,
+            "{algorithm}: {:?}\n{}",
+            outcome.statuses,
+            state(&stack).await?
+        );
         ensure!(
             (590..=600).contains(&allowed) && stack.upstream.served() == allowed,
             "{algorithm}: {allowed} allowed, {} served\n{}",
@@ -82,7 +87,8 @@ async fn a_token_bucket_admits_its_burst_and_the_refill_of_time_and_leases() -> 
     let outcome = Load { pace: Pace::Open(2_000.0), ..load }.run().await?;
     let seconds = outcome.took.as_secs_f64();
     let allowed = outcome.of(200) as f64;
-    ensure!(outcome.of(429) + outcome.of(200) == 10_000, "{:?}", outcome.statuses);
+    let decided = outcome.of(429) + outcome.of(200);
+    ensure!(decided == 10_000, "{:?}\n{}", outcome.statuses, state(&stack).await?);
     let most = BURST + RATE * (seconds + wait::LEASE.as_secs_f64());
     ensure!(allowed <= most, "{allowed} allowed in {seconds} s, at most {most}");
     // What is left may be the refill of the last denial's wait, 200 ms, and what the leases of the last moments hold.

@@ -1,4 +1,5 @@
-//! How long a transaction waits: 5 ms in total, however many locks it meets.
+//! How long a transaction waits: 5 ms in total, however many locks it meets, and up to 100 ms for a thread of its own
+//! process.
 //!
 //! Owns the pace of waiting, and the time that threads spent blocked. Knows no locks and no slots.
 
@@ -25,6 +26,11 @@ const POLLS_MIN: u32 = 40;
 /// How long a transaction waits at most, so that a serving thread is never late for all its clients. The scheduler
 /// runs a ready process within this time unless several compete. Miri is a thousand times slower than a processor.
 pub(crate) const WAIT_MAX: Duration = Duration::from_millis(if cfg!(miri) { 1_000_000 } else { 5 });
+/// How long a transaction waits for a thread of its own process that makes no progress. What stops a process stops the
+/// waiting thread too, so the holder is ready to run and has no processor; to give up would fail a request for
+/// nothing. A container that has used up its quota of processor time runs again within this time.
+pub(crate) const OWN_WAIT_MAX: Duration =
+    if cfg!(miri) { WAIT_MAX } else { Duration::from_millis(100) };
 /// How long maintenance waits for one lock. No client waits for it.
 pub(crate) const MAINTENANCE_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -33,12 +39,31 @@ thread_local! {
     static BLOCKED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How long this thread has waited for locks and writer slots in total, in any cluster.
+/// How long this thread has waited for writer slots, and for locks of other processes, in total, in any cluster.
 ///
-/// A waiting thread uses no processor time, so estimates of its load must add this.
+/// A waiting thread uses no processor time, so estimates of its load must add this. A lock of a thread of the same
+/// process becomes free as soon as the machine has a processor for it, and the wait delays nothing else.
 #[must_use]
 pub fn blocked_in_this_thread() -> Duration {
     Duration::from_nanos(BLOCKED.get())
+}
+
+/// Whose progress a thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// A thread of this process.
+    Own,
+    Other,
+}
+
+impl Holder {
+    /// How long a holder without progress is waited for. Beyond that it is stuck.
+    pub(crate) fn patience(self) -> Duration {
+        match self {
+            Holder::Own => OWN_WAIT_MAX,
+            Holder::Other => WAIT_MAX,
+        }
+    }
 }
 
 /// How long all threads of this process were blocked.
@@ -46,19 +71,22 @@ pub fn blocked_in_this_thread() -> Duration {
 pub(crate) struct BlockedTime(AtomicU64);
 
 impl BlockedTime {
-    pub(crate) fn count<T>(&self, wait: impl FnOnce() -> T) -> T {
+    /// Adds the time of a wait to the blocked time of the process, and to that of this thread if it waits for another
+    /// process.
+    pub(crate) fn count<T>(&self, holder: Holder, wait: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let waited = wait();
-        self.add(began.elapsed());
+        self.add(holder, began.elapsed());
         waited
     }
 
-    /// Adds to the blocked time of this thread and of the process.
-    fn add(&self, time: Duration) {
+    fn add(&self, holder: Holder, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // Relaxed: an independent counter.
         self.0.fetch_add(nanos, Ordering::Relaxed);
-        BLOCKED.set(BLOCKED.get().saturating_add(nanos));
+        if holder == Holder::Other {
+            BLOCKED.set(BLOCKED.get().saturating_add(nanos));
+        }
     }
 
     pub(crate) fn total(&self) -> Duration {
@@ -82,9 +110,10 @@ pub(crate) enum Deadline {
 }
 
 impl Backoff {
-    pub(crate) fn pause(&mut self) -> Deadline {
+    /// Waits for a moment, unless the transaction has waited for `longest` in total.
+    pub(crate) fn pause(&mut self, longest: Duration) -> Deadline {
         let since = *self.since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= WAIT_MAX && self.rounds >= POLLS_MIN {
+        if since.elapsed() >= longest && self.rounds >= POLLS_MIN {
             return Deadline::Passed;
         }
         self.rounds = self.rounds.saturating_add(1);
@@ -109,29 +138,31 @@ mod tests {
     #[test]
     fn a_wait_ends() {
         let (mut backoff, began) = (Backoff::default(), Instant::now());
-        assert_eq!((backoff.pause(), backoff.has_yielded()), (Deadline::Ahead, false));
-        assert_eq!((backoff.pause(), backoff.has_yielded()), (Deadline::Ahead, true));
-        while backoff.pause() == Deadline::Ahead {}
+        assert_eq!((backoff.pause(WAIT_MAX), backoff.has_yielded()), (Deadline::Ahead, false));
+        assert_eq!((backoff.pause(WAIT_MAX), backoff.has_yielded()), (Deadline::Ahead, true));
+        while backoff.pause(WAIT_MAX) == Deadline::Ahead {}
         assert!(began.elapsed() >= WAIT_MAX && backoff.has_yielded());
         // It yields once, then sleeps, so that a holder gets the processor.
         let sleeps_max = WAIT_MAX.as_micros() / PAUSE.as_micros();
         let rounds = YIELDS + POLLS_MIN.max(u32::try_from(sleeps_max).unwrap());
         assert!((POLLS_MIN..=rounds).contains(&backoff.rounds), "{} rounds", backoff.rounds);
-        assert_eq!(backoff.pause(), Deadline::Passed, "it stays over");
+        assert_eq!(backoff.pause(WAIT_MAX), Deadline::Passed, "it stays over");
+        assert_eq!(backoff.pause(OWN_WAIT_MAX), Deadline::Ahead, "there is more time for others");
     }
 
     #[test]
-    fn blocked_time_is_counted_for_the_process_and_for_the_thread() {
+    fn blocked_time_is_counted_for_the_process_and_for_other_processes_in_the_thread() {
         let blocked = BlockedTime::default();
         let before = blocked_in_this_thread();
-        blocked.add(Duration::from_millis(3));
+        blocked.add(Holder::Other, Duration::from_millis(3));
+        blocked.add(Holder::Own, Duration::from_millis(40));
         thread::scope(|scope| {
             scope.spawn(|| {
-                blocked.add(Duration::from_millis(4));
+                blocked.add(Holder::Other, Duration::from_millis(4));
                 assert_eq!(blocked_in_this_thread(), Duration::from_millis(4));
             });
         });
         assert_eq!(blocked_in_this_thread() - before, Duration::from_millis(3));
-        assert_eq!(blocked.total(), Duration::from_millis(7));
+        assert_eq!(blocked.total(), Duration::from_millis(47));
     }
 }

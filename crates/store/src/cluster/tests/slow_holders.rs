@@ -3,7 +3,8 @@
 use super::*;
 use crate::memory::control::{PROCESSES_MAX, WRITERS_MAX};
 use crate::memory::sync::put;
-use crate::writers::backoff::{Backoff, Deadline, WAIT_MAX};
+use crate::writers::backoff::{Backoff, Deadline, OWN_WAIT_MAX, WAIT_MAX};
+use std::sync::Barrier;
 
 /// A process is named once, with the locks of all its threads.
 #[test]
@@ -57,6 +58,57 @@ fn maintenance_outlasts_a_slow_update() {
     assert_eq!(swept, Ok(0));
 }
 
+/// Updates key 1 of key-node 0 for the time that `other` takes, in another thread, to do the same.
+fn beside<T: Send>(holder: &Cluster, hold_for: Duration, other: impl FnOnce() -> T + Send) -> T {
+    let is_held = Barrier::new(2);
+    let (is_over, mut result) = (AtomicBool::new(false), None);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let hold = |_: EntryMut<'_>| {
+                is_held.wait();
+                let since = Instant::now();
+                while since.elapsed() < hold_for && !is_over.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+            };
+            holder.update(&key_at(0, 1), NOW, hold).unwrap();
+        });
+        is_held.wait();
+        result = Some(other());
+        is_over.store(true, Ordering::SeqCst);
+    });
+    result.unwrap()
+}
+
+/// A request failed on a machine with more work than processors: a thread of the sidecar lost its processor with a lock
+/// held, and another one of the same sidecar gave up after 5 ms.
+#[test]
+fn a_thread_waits_longer_for_its_own_process_which_cannot_be_stopped() {
+    let heap = Heap::new(2);
+    let own = heap.open(0, Eviction::Refuse);
+    let update = || own.update(&key_at(0, 1), NOW, |entry| add(entry, 1));
+    assert_eq!(beside(&own, WAIT_MAX * 4, update), Ok(()));
+}
+
+/// Once it is known that the thread does not move, no other one waits for it.
+#[test]
+fn a_thread_gives_up_on_its_own_process_after_a_tenth_of_a_second() {
+    let heap = Heap::new(2);
+    let own = heap.open(0, Eviction::Refuse);
+    let lock = heap.memory.class(Class::Narrow).unwrap().key_node(0).lock();
+    let (began, mut backoff) = (Instant::now(), Backoff::default());
+    let (first, took, second) = beside(&own, Duration::from_secs(60), || {
+        let first = own.update(&key_at(0, 1), NOW, |entry| add(entry, 1));
+        let took = began.elapsed();
+        let held = own.writers.acquire(&own.memory).unwrap();
+        (first, took, own.writers.wait(&own.memory, &held.writer, lock, &mut backoff))
+    });
+    assert!(matches!(first, Err(UpdateError::Busy { millis: 100.., .. })), "{first:?}");
+    assert!(took >= OWN_WAIT_MAX, "{took:?}");
+    assert!(matches!(second, Err(UpdateError::Busy { millis: 100.., .. })), "{second:?}");
+    assert!(!backoff.has_yielded());
+}
+
 /// The error after a wait says whether a holder is to blame, or the number of those that wait.
 #[test]
 fn a_wait_that_ends_blames_only_a_holder_that_makes_no_progress() {
@@ -70,7 +122,7 @@ fn a_wait_that_ends_blames_only_a_holder_that_makes_no_progress() {
         waiting.writers.wait(&waiting.memory, &own.writer, lock, backoff)
     };
     let mut backoff = Backoff::default();
-    while backoff.pause() == Deadline::Ahead {}
+    while backoff.pause(WAIT_MAX) == Deadline::Ahead {}
     let is_crowded = |waited| matches!(waited, Err(UpdateError::Crowded { millis: 5 }));
     assert!(is_crowded(wait(held.writer.lock_word(), &mut backoff)), "seen for the first time");
     held.writer.clear_locks();
