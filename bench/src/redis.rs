@@ -50,7 +50,7 @@ const FULL: Plan = Plan {
     hot_keys: 1_000,
     rate: 100_000,
     steady_rate: 5_000,
-    // At up to a million a second, in half of the duration, with the warm-up.
+    // At up to a million a second, in all rounds on cold keys.
     capacity: 4_000_000,
     reached: 10_000,
 };
@@ -79,7 +79,7 @@ pub(crate) async fn run(extent: Extent) -> anyhow::Result<Vec<Row>> {
     for case in case::all(plan) {
         let figures = case.measure(plan, &programs).await?;
         progress::clear();
-        figures.print(plan);
+        figures.print();
         rows.extend(figures.rows());
         measured.push(figures);
     }

@@ -2,7 +2,7 @@
 
 use super::case::Case;
 use super::server::Software;
-use super::{Plan, SUITE};
+use super::SUITE;
 use crate::figures::median;
 use crate::report::{Row, print_table};
 
@@ -78,11 +78,11 @@ impl CaseFigures {
     }
 
     /// Prints the table.
-    pub(super) fn print(&self, plan: &Plan) {
+    pub(super) fn print(&self) {
         let title = format!(
             "{}, 2 cores shared by generator, service and Redis: medians of {} rounds; CPU in µs a decision; commands a \
              decision with those of scripts; latency in µs",
-            self.case.name, plan.rounds
+            self.case.name, self.case.rounds
         );
         let header = [
             "service",

@@ -119,9 +119,7 @@ impl Authority {
     /// Decides `request` at `now`, for a client that knows of no leases.
     pub async fn decide(&self, request: &Request, now: Timestamp) -> Result<Answer, Undecided> {
         match self.decide_within(Patience::AtOnce, request, now).await {
-            Err(Undecided::WouldWait { is_rare }) => {
-                Box::pin(self.decide_later(request, is_rare, now)).await
-            }
+            Err(Undecided::WouldWait { is_rare }) => self.decide_later(request, is_rare, now).await,
             decided => decided,
         }
     }
@@ -133,9 +131,10 @@ impl Authority {
         is_rare: bool,
         now: Timestamp,
     ) -> Result<Answer, Undecided> {
+        // Each future is some kilobytes, which would be moved with that of the caller.
         match &self.holdings {
-            Some(holdings) if is_rare => self.decide_rare(holdings, request, now).await,
-            _ => self.decide_within(Patience::Waits, request, now).await,
+            Some(holdings) if is_rare => Box::pin(self.decide_rare(holdings, request, now)).await,
+            _ => Box::pin(self.decide_within(Patience::Waits, request, now)).await,
         }
     }
 

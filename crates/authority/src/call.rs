@@ -147,7 +147,7 @@ impl Authority {
             Box::pin(self.count_report(&request.domain, report, now)).await;
         }
         match ask {
-            Ask::Decision => Box::pin(self.decide_later(request, *is_rare, now)).await,
+            Ask::Decision => self.decide_later(request, *is_rare, now).await,
             Ask::Lease(ask) => Box::pin(self.decide_leasing(request, ask, now)).await,
             Ask::Debit(debit, lease) => {
                 Box::pin(self.debit(request, debit, lease.as_ref(), now)).await

@@ -20,7 +20,7 @@ pub(crate) use flight::{Cause, Change, Flight, FlightId, Landing};
 use crate::image::{Image, Retention};
 use crate::layout::Layout;
 use crate::slots::{Lane, Lanes};
-use batches::Batches;
+use batches::{Batches, Members};
 use hashbrown::HashMap;
 use known::{Known, Seen};
 use smallvec::SmallVec;
@@ -314,7 +314,7 @@ impl Engine {
         seen.map(|seen| seen.image.clone()).unwrap_or_default()
     }
 
-    fn run_again(&mut self, members: Vec<MemberId>) {
+    fn run_again(&mut self, members: Members) {
         for id in members {
             if let Some(member) = self.members.get_mut(&id) {
                 (member.stage, member.was_delayed) = (Stage::Unrun, true);
@@ -323,7 +323,7 @@ impl Engine {
         }
     }
 
-    fn finish(&mut self, members: Vec<MemberId>, result: &Result<(), Undecided>) {
+    fn finish(&mut self, members: Members, result: &Result<(), Undecided>) {
         for id in members {
             self.set(id, Stage::Landed(result.clone()));
             self.wake(id);

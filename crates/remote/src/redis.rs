@@ -27,6 +27,7 @@ use dial::Dialer;
 pub use link::{Link, LinkError, Links};
 pub(crate) use list::List;
 use script::Calls;
+use set::Losses;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
@@ -41,6 +42,7 @@ struct Inner {
     shared: Arc<Shared>,
     dialer: Dialer,
     calls: Calls,
+    losses: Losses,
     timeout: Duration,
     /// The connections to a server.
     connections: usize,
@@ -93,6 +95,7 @@ impl Driver {
             shared,
             dialer,
             calls,
+            losses: Losses::default(),
             timeout,
             connections,
             cluster,

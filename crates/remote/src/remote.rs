@@ -312,21 +312,18 @@ impl Counters for Remote {
         let Some(shared) = self.servers.of_keys(keys) else {
             return Updating::Done(Err(unreachable_by("they are in several servers")));
         };
-        begin(shared, keys, now, update)
+        update_of(shared, keys, now, update)
     }
 }
 
-/// Begins an update.
-pub(crate) fn begin<'u>(
+/// An update that begins when it is polled.
+pub(crate) fn update_of<'u>(
     shared: &'u Shared,
     keys: &'u [Hashed],
     now: Timestamp,
     update: &'u mut Update<'u>,
 ) -> Updating<'u> {
-    match shared.begin(keys) {
-        Ok(id) => Updating::Later(Box::pin(Member { shared, id: Some(id), keys, now, update })),
-        Err(undecided) => Updating::Done(Err(undecided)),
-    }
+    Updating::Later(Box::pin(Member { shared, id: None, is_over: false, keys, now, update }))
 }
 
 impl Drop for Remote {
@@ -346,8 +343,9 @@ impl fmt::Debug for Remote {
 /// An update under way.
 struct Member<'u> {
     shared: &'u Shared,
-    /// None when it is over.
+    /// None before it has begun, and when it is over.
     id: Option<MemberId>,
+    is_over: bool,
     keys: &'u [Hashed],
     now: Timestamp,
     update: &'u mut Update<'u>,
@@ -358,12 +356,13 @@ impl Future for Member<'_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let Some(id) = this.id else {
+        if this.is_over {
             return Poll::Ready(Err(unreachable_by("the update was polled after its end")));
-        };
-        let polled = this.shared.poll(id, this.keys, this.now, this.update, context.waker());
+        }
+        let (id, waker) = (&mut this.id, context.waker());
+        let polled = this.shared.poll(id, this.keys, this.now, this.update, waker);
         if let Poll::Ready(result) = &polled {
-            this.id = None;
+            (this.id, this.is_over) = (None, true);
             if result.is_ok() {
                 add(&this.shared.tally.committed, 1);
             }

@@ -9,6 +9,7 @@ use crate::clock::{Clock, Reached};
 use crate::engine::{Ask, Cause, Effects, Engine, Flight, FlightId, Landing, MemberId, Rules};
 use crate::slots::{Lane, Lanes, NOWHERE};
 use lanes::LaneState;
+use smallvec::SmallVec;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -179,14 +180,10 @@ impl Shared {
         self.clock.remember(now.as_nanos() / 1_000, self.local());
     }
 
-    pub(crate) fn begin(&self, keys: &[Hashed]) -> Result<MemberId, Undecided> {
-        let at = self.local();
-        self.state().engine.begin(keys, at)
-    }
-
+    /// Polls an update. The first time it begins, and gets its number.
     pub(crate) fn poll(
         &self,
-        id: MemberId,
+        id: &mut Option<MemberId>,
         keys: &[Hashed],
         now: Timestamp,
         update: &mut Update<'_>,
@@ -194,7 +191,11 @@ impl Shared {
     ) -> Poll<Result<(), Undecided>> {
         let ask = Ask { keys, now, update, waker, at: self.local() };
         let mut state = self.state();
-        let polled = state.engine.poll(id, ask);
+        let number = match *id {
+            Some(number) => number,
+            None => *id.insert(state.engine.begin(keys, ask.at)?),
+        };
+        let polled = state.engine.poll(number, ask);
         self.release(state);
         polled
     }
@@ -246,7 +247,7 @@ impl Shared {
     /// Does what the engine has left to do, without its lock.
     fn release(&self, mut state: MutexGuard<'_, State>) {
         let mut all = Vec::new();
-        let mut doors = Vec::new();
+        let mut doors: SmallVec<[_; 2]> = SmallVec::new();
         loop {
             let Effects { ready, wakes } = state.engine.effects();
             all.extend(wakes);

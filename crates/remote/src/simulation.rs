@@ -160,7 +160,7 @@ impl Counters for Engine {
         now: Timestamp,
         update: &'u mut Update<'u>,
     ) -> Updating<'u> {
-        remote::begin(&self.shared, keys, now, update)
+        remote::update_of(&self.shared, keys, now, update)
     }
 }
 

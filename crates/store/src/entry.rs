@@ -134,15 +134,16 @@ impl Entries<'_> {
 /// Entries that were loaded from elsewhere, for the update functions of [`Cluster::update_many`](crate::Cluster).
 #[derive(Debug)]
 pub struct LoadedEntries {
-    entries: Vec<PendingEntry>,
-    words: Vec<u64>,
+    entries: SmallVec<[PendingEntry; 2]>,
+    words: SmallVec<[u64; 16]>,
 }
 
 impl LoadedEntries {
     /// The entry of each key, as `load` returns it. A new key has a state of zeros and an expiry of 0. Equal keys
     /// share one entry, which is loaded once.
     pub fn new(keys: &[Hashed], mut load: impl FnMut(&Hashed) -> Entry) -> Self {
-        let mut loaded = Self { entries: Vec::with_capacity(keys.len()), words: Vec::new() };
+        let mut loaded =
+            Self { entries: SmallVec::with_capacity(keys.len()), words: SmallVec::new() };
         for (index, key) in keys.iter().enumerate() {
             let first = keys[..index].iter().position(|earlier| earlier == key);
             let Entry { state, expires_at } = match first {

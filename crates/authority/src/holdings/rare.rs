@@ -18,7 +18,7 @@ use crate::plan::{Counter, DECISIONS, Plan};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tidegate_core::{Answer, Nanos, Request, Timestamp, Verdict};
+use tidegate_core::{Answer, Decision, Nanos, Request, Timestamp, Verdict};
 use tidegate_store::Entries;
 
 /// Requests under way. With as many refills they are half of what an engine takes.
@@ -92,11 +92,14 @@ impl Authority {
         }
         let _under_way = UnderWay::begin(&holdings.rare);
         holdings.register(now);
-        let (mut verdict, mut decisions) = (Verdict::Deny, DECISIONS.take());
-        let mut end = Timestamp::default();
+        let (mut verdict, mut end) = (Verdict::Deny, Timestamp::default());
+        let mut decisions: SmallVec<[Decision; 2]> = SmallVec::new();
         let mut update = |entries: &mut Entries<'_>| {
+            let mut buffers = DECISIONS.take();
             let words;
-            (verdict, words) = plan.decide(entries, now, &mut decisions);
+            (verdict, words) = plan.decide(entries, now, &mut buffers);
+            decisions = SmallVec::from_slice(buffers.all());
+            DECISIONS.set(buffers);
             let ends = plan.asks.iter().map(|ask| {
                 let words = words.get(ask.state.clone()).unwrap_or_default();
                 ask.quota.spendable_until(words, now)
@@ -117,9 +120,8 @@ impl Authority {
             }
             Err(error) => return Err(error),
         }
-        let decided = Decided::new(&limits, request, &matched, decisions.all(), now);
+        let decided = Decided::new(&limits, request, &matched, &decisions, now);
         let answer = self.answer(&decided, &mut plan, verdict, Passing::Together(verdict));
-        DECISIONS.set(decisions);
         Ok(answer)
     }
 }

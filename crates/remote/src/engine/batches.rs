@@ -3,7 +3,7 @@
 //! Owns which batch has which key. Runs no update and wakes nobody.
 
 use super::MemberId;
-use super::flight::{Change, Flight, FlightId};
+use super::flight::{Change, Changes, Flight, FlightId};
 use crate::image::Image;
 use crate::slots::{Lane, Lanes, slot_of};
 use hashbrown::HashMap;
@@ -32,8 +32,8 @@ pub(super) struct Batches {
 
 #[derive(Debug)]
 pub(super) struct Batch {
-    pub(super) changes: Arc<Vec<Change>>,
-    pub(super) members: Vec<MemberId>,
+    pub(super) changes: Arc<Changes>,
+    pub(super) members: Members,
     /// The number of its keys that a flight has.
     blocked: usize,
     /// Whether it is in the queue of ready batches.
@@ -41,6 +41,9 @@ pub(super) struct Batch {
     pub(super) latest: Timestamp,
     earliest: Timestamp,
 }
+
+/// The updates of a batch.
+pub(super) type Members = SmallVec<[MemberId; 2]>;
 
 /// The batches that have a key, and its place in them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -122,7 +125,7 @@ impl Batches {
         self.next += 1;
         let batch = Batch {
             changes: Arc::default(),
-            members: Vec::new(),
+            members: Members::new(),
             blocked: 0,
             is_queued: false,
             latest: now,

@@ -1,6 +1,7 @@
 //! What travels to a server and back: the changes of one group of keys, and what became of them.
 
 use crate::image::Image;
+use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 use tidegate_core::Timestamp;
@@ -18,7 +19,7 @@ pub(crate) struct Flight {
     pub(crate) latest: Timestamp,
     pub(crate) earliest: Timestamp,
     /// In the order of the keys, each once.
-    pub(crate) changes: Arc<Vec<Change>>,
+    pub(crate) changes: Arc<Changes>,
     /// How often a server has sent it to another one.
     pub(crate) hops: u8,
     /// Whether the server is to serve a slot that is on its way to it.
@@ -34,6 +35,9 @@ pub(crate) struct Change {
     pub(crate) before: Image,
     pub(crate) after: Image,
 }
+
+/// Those of a flight: of one, if it takes a counter that nobody else asks for.
+pub(crate) type Changes = SmallVec<[Change; 1]>;
 
 /// How a flight ended.
 #[derive(Debug, Clone)]

@@ -2,13 +2,13 @@
 //!
 //! A flight that was taken lands in any case: when it is dropped, it has failed.
 
-use super::Node;
 use super::bounded::Allowance;
 use super::dial::Connection;
 use super::nodes::Redirection;
 use super::open::{Opened, server_error};
 use super::script::{Answers, Calls, Outcome, SCRIPT, is_asking};
-use super::set;
+use super::set::{self, Commands};
+use super::{Inner, Node};
 use crate::engine::{Cause, Flight, Landing};
 use crate::shared::{Shared, add};
 use crate::slots::Lane;
@@ -246,12 +246,14 @@ impl Wire {
         let inner = self.node.inner.clone();
         let calls = &inner.calls;
         let (new, others) = flights.split_at(flights.partition_point(Calls::is_new));
-        let mut pipeline = Pipeline::with_capacity(new.len() * set::COMMANDS + 4);
+        let reads = inner.losses.reads(new.len());
+        let mut pipeline = Pipeline::with_capacity(new.len() * (1 + usize::from(reads)) + 4);
         if must_load {
             pipeline.add_command(cmd("SCRIPT").arg("LOAD").arg(SCRIPT).clone());
         }
-        for commands in new.iter().filter_map(|flight| calls.set(flight)) {
-            commands.into_iter().for_each(|command| _ = pipeline.add_command(command));
+        for Commands { set, get } in new.iter().filter_map(|flight| calls.set(flight, reads)) {
+            pipeline.add_command(set);
+            get.into_iter().for_each(|get| _ = pipeline.add_command(get));
             add(&self.shared.tally.commands, 1);
         }
         if !new.is_empty() {
@@ -270,9 +272,9 @@ impl Wire {
         answers.by_ref().take(usize::from(must_load)).for_each(drop);
         let mut told = Vec::with_capacity(flights.len());
         if !new.is_empty() {
-            let answers: Vec<Value> =
-                answers.by_ref().take(new.len() * set::COMMANDS + 1).collect();
-            told.extend(self.of_new(new, answers));
+            let count = new.len() * (1 + usize::from(reads)) + 1;
+            let answers: Vec<Value> = answers.by_ref().take(count).collect();
+            told.extend(self.of_new(new, answers, reads));
         }
         for flights in calls.of(others) {
             let answer = answers.nth(usize::from(is_asking(flights))).unwrap_or(Value::Nil);
@@ -286,16 +288,22 @@ impl Wire {
     }
 
     /// What the answers to the commands for new counters and to `TIME` say.
-    fn of_new(&self, new: &[Flight], mut answers: Vec<Value>) -> Vec<Told> {
-        let (calls, time) = (&self.node.inner.calls, answers.pop().unwrap_or(Value::Nil));
-        let each = new.iter().zip(answers.chunks_exact_mut(set::COMMANDS));
-        each.map(|(flight, answers)| match calls.answer(flight, answers, &time) {
-            set::Answer::Outcome(micros, outcome) => Told::Outcome(micros, outcome),
-            set::Answer::AskScript => Told::Nothing,
-            set::Answer::Error(error) => Told::Error(error),
-            set::Answer::Nonsense(cause) => Told::Nonsense(cause),
-        })
-        .collect()
+    fn of_new(&self, new: &[Flight], mut answers: Vec<Value>, reads: bool) -> Vec<Told> {
+        let Inner { calls, losses, .. } = &*self.node.inner;
+        let time = answers.pop().unwrap_or(Value::Nil);
+        let each = new.iter().zip(answers.chunks_exact(1 + usize::from(reads)));
+        let answers = each.filter_map(|(flight, answers)| {
+            let (set, get) = answers.split_first()?;
+            Some(calls.answer(flight, (set, get.first()), &time, losses))
+        });
+        answers
+            .map(|answer| match answer {
+                set::Answer::Outcome(micros, outcome) => Told::Outcome(micros, outcome),
+                set::Answer::AskScript => Told::Nothing,
+                set::Answer::Error(error) => Told::Error(error),
+                set::Answer::Nonsense(cause) => Told::Nonsense(cause),
+            })
+            .collect()
     }
 
     /// The answers to `count` commands, which have up to so many bytes together.

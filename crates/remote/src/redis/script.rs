@@ -7,6 +7,7 @@ use crate::image::{IMAGE_MAX, Image, Retention};
 use crate::seed::Seed;
 use crate::slots::tag;
 use ::redis::{Pipeline, Value, cmd};
+use smallvec::SmallVec;
 use tidegate_store::{Class, Hashed};
 
 /// The script. Servers know it by its hash, once one client has loaded it.
@@ -64,8 +65,8 @@ pub(super) enum Outcome {
 
 impl Calls {
     /// The name of `key` in the server.
-    pub(super) fn name(&self, key: &Hashed) -> Vec<u8> {
-        let mut name = Vec::with_capacity(self.prefix.len() + 23);
+    pub(super) fn name(&self, key: &Hashed) -> SmallVec<[u8; 64]> {
+        let mut name = SmallVec::with_capacity(self.prefix.len() + 23);
         name.extend_from_slice(self.prefix.as_bytes());
         if self.has_tags {
             name.push(b'{');
@@ -92,7 +93,7 @@ impl Calls {
         let mut call = cmd("EVALSHA");
         call.arg(hash).arg(changes().count());
         for change in changes() {
-            call.arg(self.name(&change.key));
+            call.arg(&self.name(&change.key)[..]);
         }
         let micros = |time: tidegate_core::Timestamp| time.as_nanos() / 1_000;
         call.arg(self.retention.slack_secs * 1_000_000);

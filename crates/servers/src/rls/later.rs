@@ -30,6 +30,8 @@ const BYTES_MAX: usize = 8 * 1024 * 1024;
 const CALL_BYTES: usize = 2 * 1024;
 /// The memory of a descriptor besides its entries: its limits, keys, states and decisions.
 const DESCRIPTOR_BYTES: usize = 1024;
+/// Most answers take less.
+const ANSWER_BYTES: usize = 64;
 /// What an allocation takes beyond its bytes, at most, for a short string.
 const ALLOCATION_BYTES: usize = 32;
 
@@ -93,7 +95,7 @@ impl Admitted {
         let request = &self.call.request;
         match authority.answer_later(&self.call, now).await {
             Ok(decided) => {
-                let mut answer = Vec::new();
+                let mut answer = Vec::with_capacity(ANSWER_BYTES);
                 encode(endpoint, request, &decided, &mut answer);
                 if let Some(span) = self.span.take() {
                     end_decided(span, endpoint, request, &decided);
