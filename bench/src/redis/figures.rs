@@ -1,8 +1,8 @@
 //! The figures of a case: medians, a table, and rows of Tidegate beside each peer.
 
+use super::SUITE;
 use super::case::Case;
 use super::server::Software;
-use super::SUITE;
 use crate::figures::median;
 use crate::report::{Row, print_table};
 

@@ -30,6 +30,7 @@ mod standalone;
 #[cfg(any(test, feature = "testing"))]
 #[path = "tests/later_counters.rs"]
 pub mod testing;
+pub mod wakes;
 
 pub use authority::{Authority, NoWideNodes};
 pub use call::{Ask, CallError, Called, LaterCall};

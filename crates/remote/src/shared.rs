@@ -13,9 +13,9 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::{Poll, Wake, Waker};
 use std::time::Instant;
-use tidegate_authority::{Undecided, Update};
+use tidegate_authority::{Undecided, Update, wakes};
 use tidegate_core::Timestamp;
 use tidegate_store::Hashed;
 use tokio::sync::Notify;
@@ -54,7 +54,17 @@ struct State {
 #[derive(Debug, Clone)]
 pub(crate) struct Door {
     pub(crate) lane: Lane,
-    ready: Arc<Notify>,
+    ready: Arc<Ready>,
+}
+
+/// Says that batches are ready.
+#[derive(Debug, Default)]
+struct Ready(Notify);
+
+impl Wake for Ready {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
+    }
 }
 
 /// What happened since the start.
@@ -257,12 +267,12 @@ impl Shared {
             for lane in ready {
                 match state.failure(lane) {
                     Some(cause) => self.fail_all(&mut state, lane, &cause),
-                    None => doors.extend(state.lanes.get(lane).map(LaneState::ready)),
+                    None => doors.extend(state.lanes.get(lane).map(LaneState::waker)),
                 }
             }
         }
         drop(state);
-        doors.iter().for_each(|ready| ready.notify_one());
+        doors.iter().for_each(wakes::wake);
         all.into_iter().for_each(Waker::wake);
     }
 

@@ -6,6 +6,7 @@
 
 use crate::image::Image;
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use tidegate_core::Timestamp;
 use tidegate_store::Hashed;
 
@@ -49,19 +50,24 @@ impl Known {
     }
 
     pub(crate) fn insert(&mut self, key: Hashed, seen: Seen) {
-        let (own, more) = (self.young.get(&key).map(heap_bytes), heap_bytes(&seen));
+        let (more, is_full) = (heap_bytes(&seen), self.young.len() >= self.generation);
+        let entry = self.young.entry(key);
+        let own = match &entry {
+            Entry::Occupied(own) => Some(heap_bytes(own.get())),
+            Entry::Vacant(_) => None,
+        };
         let rest = self.bytes - own.unwrap_or(0);
-        let is_full = self.young.len() >= self.generation && own.is_none();
-        if is_full || rest > 0 && rest + more > BYTES {
+        if is_full && own.is_none() || rest > 0 && rest + more > BYTES {
             // Keeps the table of the one before last, so that memory is allocated twice at most.
             std::mem::swap(&mut self.young, &mut self.old);
             self.young.clear();
             self.bytes = more;
+            self.young.insert(key, seen);
         } else {
             self.bytes = rest + more;
+            entry.insert(seen);
         }
-        self.old.remove(&key);
-        self.young.insert(key, seen);
+        // An older image may be left in the older generation. Nobody sees it: the younger comes first, and outlives it.
     }
 
     pub(crate) fn forget(&mut self, key: &Hashed) {

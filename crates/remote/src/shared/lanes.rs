@@ -1,9 +1,9 @@
 //! The servers that flights go to: the state of their connections, and the flights that one has sent to another.
 
-use super::{Cause, Door, Flight, Landing, Lane, Lanes, NOWHERE, Shared, add};
+use super::{Cause, Door, Flight, Landing, Lane, Lanes, NOWHERE, Ready, Shared, add};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tokio::sync::Notify;
+use std::task::Waker;
 
 /// One server.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(super) struct LaneState {
     warning: Option<String>,
     /// Flights that another server has sent here.
     sent_on: VecDeque<Flight>,
-    ready: Arc<Notify>,
+    ready: Arc<Ready>,
 }
 
 impl LaneState {
@@ -39,15 +39,20 @@ impl LaneState {
         self.sent_on.pop_front()
     }
 
-    pub(super) fn ready(&self) -> Arc<Notify> {
+    fn ready(&self) -> Arc<Ready> {
         self.ready.clone()
+    }
+
+    /// Wakes a connection of it.
+    pub(super) fn waker(&self) -> Waker {
+        self.ready().into()
     }
 }
 
 impl Door {
     /// Waits until a batch is ready. There may be none left when it is asked for.
     pub(crate) async fn ready(&self) {
-        self.ready.notified().await;
+        self.ready.0.notified().await;
     }
 }
 
@@ -122,7 +127,7 @@ impl Shared {
         }
         if keys >= keys_max {
             // Perhaps there are more, for this connection or another one.
-            door.ready.notify_one();
+            door.ready.0.notify_one();
         }
         self.release(state);
         flights
@@ -135,7 +140,7 @@ impl Shared {
         match (failure, state.lanes.get_mut(lane)) {
             (None, Some(to)) => {
                 to.sent_on.push_back(flight);
-                to.ready.notify_one();
+                to.ready.0.notify_one();
             }
             (failure, _) => {
                 let cause = failure.unwrap_or_else(|| Cause::new("no such server"));
@@ -151,7 +156,7 @@ impl Shared {
         let Some(lane) = state.lane(door) else { return };
         lane.up += 1;
         lane.is_opening = false;
-        door.ready.notify_one();
+        door.ready.0.notify_one();
     }
 
     pub(crate) fn connection_is_down(&self, door: &Door, cause: Cause) {

@@ -28,6 +28,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
+use tidegate_authority::wakes;
 use tidegate_grpc::server::{Broken, Connection, Limits};
 use tidegate_grpc::{Code, Status};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -375,6 +376,8 @@ impl<S> ServedConnection<'_, S> {
         if self.later.is_empty() {
             return;
         }
+        // What the calls need from elsewhere is asked for together.
+        let _held = wakes::hold();
         let turn = Turn::begin();
         let mut answered = false;
         while let Poll::Ready(Some((call, answer))) = self.later.poll_next(context) {
