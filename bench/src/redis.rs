@@ -44,7 +44,7 @@ struct Plan {
 }
 
 const FULL: Plan = Plan {
-    rounds: 3,
+    rounds: 5,
     duration: Duration::from_secs(2),
     warmup: Duration::from_secs(3),
     hot_keys: 1_000,

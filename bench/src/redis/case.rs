@@ -57,7 +57,7 @@ pub(super) fn all(plan: &Plan) -> Vec<Case> {
             keys: Keys::Cold,
             pace: Pace::Closed { streams: STREAMS },
             // Rates are compared, so the machine must be as fast for all: short rounds, and many.
-            rounds: plan.rounds * 3,
+            rounds: plan.rounds * 2 - 1,
             duration: plan.duration / 5,
         },
     ]
