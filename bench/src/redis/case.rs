@@ -85,7 +85,12 @@ impl Case {
             peers.push((subject, Vec::new()));
         }
         for round in 0..=self.rounds {
-            for (subject, rounds) in &mut peers {
+            // Back and forth, so that nobody has the same neighbour in all rounds.
+            let mut turn: Vec<_> = peers.iter_mut().collect();
+            if round % 2 == 1 {
+                turn.reverse();
+            }
+            for (subject, rounds) in turn {
                 let (name, who) = (&self.name, subject.software.name());
                 progress::show(&format!("{name}, round {round} of {}: {who}", self.rounds));
                 let figures = self.round(plan, round, subject).await?;
