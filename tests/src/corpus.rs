@@ -2,7 +2,9 @@
 //! own tests run them in full.
 //!
 //! Tokens that a sidecar takes from a shared counter end with the second if the counter is exact. A request whose tokens come
-//! too late takes others, so such counters are not asked near the end of a second.
+//! too late takes others, so such counters are not asked near the end of a second. The seconds of memcached begin at other
+//! times, and a busy machine may keep a request waiting. So a case with such a counter runs again on a sidecar of its own
+//! after an answer that counts more than expected, but never after one that admits more.
 //!
 //! Sidecars are real, one for each set of flags, and each case has domains of its own there. Where a window turns
 //! during a case, its counts begin anew. Such a case runs again on a sidecar of its own, but only
@@ -25,6 +27,9 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The part of a second in which exact counters are asked.
 const OF_A_SECOND: std::ops::Range<Duration> =
     Duration::from_millis(50)..Duration::from_millis(800);
+
+/// How often a case runs again on a sidecar of its own.
+const RUNS_MORE: usize = 2;
 
 /// More flags for each sidecar, by its number.
 pub type MoreFlags = Rc<dyn Fn(usize) -> Vec<String>>;
@@ -80,7 +85,12 @@ async fn failures(cases: Vec<Case>, sidecars: Rc<Sidecars>) -> anyhow::Result<Ve
         let (service, sidecars) = (service.clone(), sidecars.clone());
         running.spawn_local(async move {
             let mut held = holds(&service.rls, &case).await;
-            if matches!(held, Err(Failure::WindowTurned(_))) {
+            for _ in 0..RUNS_MORE {
+                match &held {
+                    Err(Failure::WindowTurned(_)) => {}
+                    Err(Failure::CountedTwice(_)) if sidecars.share_counters() => {}
+                    _ => break,
+                }
                 let own = sidecars.start(std::slice::from_ref(&case)).await?;
                 held = holds(&own.rls, &case).await;
             }
@@ -95,6 +105,10 @@ async fn failures(cases: Vec<Case>, sidecars: Rc<Sidecars>) -> anyhow::Result<Ve
 }
 
 impl Sidecars {
+    fn share_counters(&self) -> bool {
+        (self.more)(0).iter().any(|flag| flag == "--authority")
+    }
+
     /// One with the flags and the limits of these cases.
     async fn start(&self, cases: &[Case]) -> anyhow::Result<Service> {
         let own = cases.first().map(|case| &case.flags[..]).unwrap_or_default();
@@ -121,6 +135,8 @@ fn suffix(case: &Case) -> String {
 enum Failure {
     /// A window turned, so the counts of the case began anew.
     WindowTurned(String),
+    /// Hits on an exact counter, as far as the answer tells.
+    CountedTwice(String),
     Other(String),
 }
 
@@ -130,7 +146,8 @@ async fn holds(rls: &Rls, case: &Case) -> Result<(), Failure> {
         let Step::Ask(ask) = step else { return Ok(()) };
         let mut request = ask.request.clone();
         request.domain.push_str(&suffix);
-        if case.limits.contains("exact: true") {
+        let is_exact = case.limits.contains("exact: true");
+        if is_exact {
             let is_within = || OF_A_SECOND.contains(&wait::into_window(SECOND)).then_some(());
             let waited = wait::until("the middle of a second", SECOND, async || is_within()).await;
             waited.map_err(|error| Failure::Other(ask.failed(&error.to_string())))?;
@@ -139,7 +156,10 @@ async fn holds(rls: &Rls, case: &Case) -> Result<(), Failure> {
         let answer = rls.decide_with(request, &ask.metadata_of_call).await;
         let answered = SystemTime::now();
         let answer = answer.map_err(|status| Failure::Other(ask.failed(&status.to_string())))?;
-        check(ask, answer, &suffix, [begun, asked, answered])?;
+        check(ask, answer, &suffix, [begun, asked, answered]).map_err(|failure| match failure {
+            Failure::CountedTwice(why) if !is_exact => Failure::Other(why),
+            failure => failure,
+        })?;
     }
     Ok(())
 }
@@ -157,8 +177,11 @@ fn check(
     }
     ask.check(&answer, Times::Ignored).map_err(|why| {
         let turned = |status| opened_between(status, begun, [asked, answered]);
-        match answer.statuses.iter().any(turned) {
-            true => Failure::WindowTurned(why),
+        if answer.statuses.iter().any(turned) {
+            return Failure::WindowTurned(why);
+        }
+        match ask.counts_more(&answer) {
+            true => Failure::CountedTwice(why),
             false => Failure::Other(why),
         }
     })
@@ -205,6 +228,7 @@ impl Failure {
     fn why(self) -> String {
         match self {
             Failure::WindowTurned(why) => format!("{why}\nagain, after a window had turned"),
+            Failure::CountedTwice(why) => format!("{why}\nmaybe counted twice"),
             Failure::Other(why) => why,
         }
     }

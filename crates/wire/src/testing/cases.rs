@@ -120,6 +120,12 @@ impl Ask {
         Ok(())
     }
 
+    /// Whether an answer that differs from the expected one may come from hits that were counted twice: it denies, or
+    /// fewer hits are left.
+    pub fn counts_more(&self, answer: &RateLimitResponse) -> bool {
+        counts_more(&without_times(&self.answer), &summary(answer))
+    }
+
     /// Says where this ask is and what it is.
     pub fn failed(&self, why: &str) -> String {
         format!("{}\n     ask {}\n{why}", self.at, self.written)
@@ -128,6 +134,21 @@ impl Ask {
     fn difference(&self, expected: &str, got: &str) -> String {
         self.failed(&format!("expected {expected}\n     got {got}"))
     }
+}
+
+/// The same of summaries without times.
+pub(super) fn counts_more(expected: &str, got: &str) -> bool {
+    let verdict = |summary: &'_ str| summary.split(':').next().map(str::to_owned);
+    let left = |summary: &str| -> Vec<u64> {
+        let limits = summary.split(' ').filter_map(|word| word.split_once('/'));
+        limits.filter_map(|(left, _)| left.parse().ok()).collect()
+    };
+    let (before, after) = (left(expected), left(got));
+    if verdict(expected) == verdict(got) {
+        let is_fewer = before.iter().zip(&after).all(|(before, after)| after <= before);
+        return before.len() == after.len() && before != after && is_fewer;
+    }
+    verdict(got).is_some_and(|verdict| verdict == "OVER")
 }
 
 /// A time stands with each limit and with nothing else, in whole seconds.

@@ -40,6 +40,23 @@ fn asks_are_read_as_written() {
 }
 
 #[test]
+fn only_a_denial_or_fewer_hits_left_say_that_more_was_counted() {
+    for (expected, got, counts_more) in [
+        ("OVER: OVER 4/10 per day", "OVER: OVER 3/10 per day", true),
+        ("OK: OK 4/10 per day", "OVER: OVER 3/10 per day", true),
+        ("OK: OK 0/10 per day", "OVER: OVER 3/10 per day", true),
+        ("OK: OK 4/10 per day, OK 7/9 per hour", "OK: OK 4/10 per day, OK 6/9 per hour", true),
+        ("OK: OK 4/10 per day, OK 7/9 per hour", "OK: OK 5/10 per day, OK 6/9 per hour", false),
+        ("OVER: OVER 4/10 per day", "OVER: OVER 5/10 per day", false),
+        ("OVER: OVER 0/10 per day", "OK: OK 0/10 per day", false),
+        ("OK: OK 4/10 per day", "OK: OK", false),
+        ("OK: OK 4/10 per day", "OK: OK 4/10 per day", false),
+    ] {
+        assert_eq!(cases::counts_more(expected, got), counts_more, "{expected}, {got}");
+    }
+}
+
+#[test]
 fn spans_are_read_as_written() {
     for (written, nanos) in
         [("0s", 0), ("1d12h", 129_600_000_000_000), ("2m1s", 121_000_000_000), ("5ms", 5_000_000)]
