@@ -27,7 +27,7 @@ const POLLS_MIN: u32 = 40;
 /// runs a ready process within this time unless several compete. Miri is a thousand times slower than a processor.
 pub(crate) const WAIT_MAX: Duration = Duration::from_millis(if cfg!(miri) { 1_000_000 } else { 5 });
 /// How long a transaction waits for a thread of its own process that makes no progress. What stops a process stops the
-/// waiting thread too, so the holder is ready to run and has no processor; to give up would fail a request for
+/// waiting thread too, so the holder lacks a processor, or at worst the disk; to give up would fail a request for
 /// nothing. A container that has used up its quota of processor time runs again within this time.
 pub(crate) const OWN_WAIT_MAX: Duration =
     if cfg!(miri) { WAIT_MAX } else { Duration::from_millis(100) };
