@@ -237,7 +237,7 @@ impl Writers {
         self.blocked.total()
     }
 
-    /// The processes that hold locks and have made no progress for longer than waiters tolerate. Recovers the dead.
+    /// The processes that hold locks and have made no progress for longer than waiters of others tolerate. Recovers the dead.
     ///
     /// A slot without waiters is first seen by one call, and found stalled by the next.
     pub(crate) fn stuck(&self, memory: &Memory) -> Vec<StuckProcess> {

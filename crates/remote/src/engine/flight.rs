@@ -36,7 +36,7 @@ pub(crate) struct Change {
     pub(crate) after: Image,
 }
 
-/// Those of a flight: of one, if it takes a counter that nobody else asks for.
+/// The changes of a flight. Most flights have one.
 pub(crate) type Changes = SmallVec<[Change; 1]>;
 
 /// How a flight ended.

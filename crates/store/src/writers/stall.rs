@@ -92,7 +92,7 @@ impl StallDetector {
     }
 }
 
-/// Whether a stall is longer than waiters tolerate.
+/// Whether a stall is longer than waiters of other processes tolerate.
 pub(crate) fn is_stuck(stalled_for: Duration) -> bool {
     stalled_for >= WAIT_MAX
 }

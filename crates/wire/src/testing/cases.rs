@@ -138,17 +138,17 @@ impl Ask {
 
 /// The same of summaries without times.
 pub(super) fn counts_more(expected: &str, got: &str) -> bool {
-    let verdict = |summary: &'_ str| summary.split(':').next().map(str::to_owned);
     let left = |summary: &str| -> Vec<u64> {
         let limits = summary.split(' ').filter_map(|word| word.split_once('/'));
         limits.filter_map(|(left, _)| left.parse().ok()).collect()
     };
-    let (before, after) = (left(expected), left(got));
-    if verdict(expected) == verdict(got) {
-        let is_fewer = before.iter().zip(&after).all(|(before, after)| after <= before);
-        return before.len() == after.len() && before != after && is_fewer;
+    let [wanted, verdict] = [expected, got].map(|summary| summary.split(':').next());
+    if wanted != verdict {
+        return verdict == Some("OVER");
     }
-    verdict(got).is_some_and(|verdict| verdict == "OVER")
+    let (before, after) = (left(expected), left(got));
+    let is_fewer = before.iter().zip(&after).all(|(before, after)| after <= before);
+    before.len() == after.len() && before != after && is_fewer
 }
 
 /// A time stands with each limit and with nothing else, in whole seconds.
