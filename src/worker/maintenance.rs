@@ -34,7 +34,7 @@ struct Visited {
 impl<H: Host> Worker<H> {
     /// Cancels overdue calls, and all calls if the sidecar is silent.
     pub(super) fn expire_calls(&mut self, now: Timestamp) {
-        let is_silent = self.tick_clock.end_tick(self.calls.oldest_sent_at());
+        let is_silent = self.tick_clock.end_tick(self.calls.oldest_sent_at(), now);
         if is_silent && self.breaker.is_closed() {
             while let Some(call) = self.calls.first() {
                 self.abandon_call(call, CallError::Silent, now);
