@@ -8,6 +8,7 @@ use crate::upstream::Upstream;
 use crate::wait;
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -68,15 +69,15 @@ impl<'a> Plan<'a> {
         Ok(Stack { envoy, others, sidecar, upstream, dir })
     }
 
-    /// Starts stacks that share one Envoy, which takes two seconds of a processor to start. Each has a listener, a sidecar,
-    /// an upstream and filter data of its own. They share Envoy's log and the counters of filters.
+    /// Starts stacks that share their Envoys, each of which takes a second of a processor to start. Each stack has listeners,
+    /// a sidecar, an upstream and filter data of its own. They share the logs of the Envoys and the counters of filters.
     ///
     /// # Errors
-    /// When a part does not start, or the plans differ in what Envoy has once.
+    /// When a part does not start, or the plans differ in what an Envoy has once.
     pub async fn start_each(plans: &[Plan<'_>]) -> anyhow::Result<Vec<Stack>> {
-        let workers = plans.first().context("a plan")?.workers;
-        let is_alike = |plan: &Plan<'_>| plan.workers == workers && plan.envoys == 1;
-        ensure!(plans.iter().all(is_alike), "the plans need an Envoy each");
+        let Plan { workers, envoys, .. } = *plans.first().context("a plan")?;
+        let is_alike = |plan: &Plan<'_>| plan.workers == workers && plan.envoys == envoys;
+        ensure!(plans.iter().all(is_alike), "the plans need Envoys of their own");
         let (mut parts, mut all) = (Vec::new(), Value::Null);
         for (index, plan) in plans.iter().enumerate() {
             let part = plan.start_parts().await?;
@@ -94,16 +95,17 @@ impl<'a> Plan<'a> {
             }
             parts.push(part);
         }
-        let own = Arc::new(TempDir::new()?);
-        let first = start_envoy(&all.to_string(), own.path(), workers).await?;
-        let addresses = envoy::listener_addresses(first.admin).await?;
+        let all = all.to_string();
+        let mut shared = Vec::new();
+        for _ in 0..envoys {
+            shared.push(SharedEnvoy::start(&all, workers).await?);
+        }
         let stacks = parts.into_iter().enumerate().map(|(index, part)| {
-            let name = listener_name(index);
-            let address = addresses.iter().find(|(of, _)| *of == name).context(name)?.1;
-            let (process, admin) = (first.process.clone(), first.admin);
-            let envoy = Envoy { process, address, admin, _dir: Some(own.clone()) };
+            let mut own = shared.iter().map(|envoy| envoy.listener(index));
+            let envoy = own.next().context("an Envoy")??;
+            let others = own.collect::<anyhow::Result<_>>()?;
             let Parts { dir, upstream, sidecar } = part;
-            Ok(Stack { envoy, others: Vec::new(), sidecar, upstream, dir })
+            Ok(Stack { envoy, others, sidecar, upstream, dir })
         });
         stacks.collect()
     }
@@ -131,6 +133,30 @@ struct Parts {
     dir: TempDir,
     upstream: Upstream,
     sidecar: Sidecar,
+}
+
+/// An Envoy of several stacks.
+struct SharedEnvoy {
+    envoy: Envoy,
+    dir: Arc<TempDir>,
+    listeners: Vec<(String, SocketAddr)>,
+}
+
+impl SharedEnvoy {
+    async fn start(config: &str, workers: u32) -> anyhow::Result<SharedEnvoy> {
+        let dir = Arc::new(TempDir::new()?);
+        let envoy = start_envoy(config, dir.path(), workers).await?;
+        let listeners = envoy::listener_addresses(envoy.admin).await?;
+        Ok(SharedEnvoy { envoy, dir, listeners })
+    }
+
+    /// The Envoy as that of the stack with this number.
+    fn listener(&self, index: usize) -> anyhow::Result<Envoy> {
+        let name = listener_name(index);
+        let address = self.listeners.iter().find(|(of, _)| *of == name).context(name)?.1;
+        let (process, admin) = (self.envoy.process.clone(), self.envoy.admin);
+        Ok(Envoy { process, address, admin, _dir: Some(self.dir.clone()) })
+    }
 }
 
 fn listener_name(index: usize) -> String {
@@ -199,6 +225,24 @@ impl Stack {
         let what = format!("{text:?} in Envoy's log");
         let look = async || self.envoy.process.log().contains(text).then_some(());
         wait::until(&what, wait::SOON, look).await
+    }
+
+    /// What the filters and the sidecar count, zeros aside: for the message of a failure.
+    ///
+    /// # Errors
+    /// When one of them does not answer.
+    pub async fn counts(&self) -> anyhow::Result<String> {
+        let mut counts = String::new();
+        for envoy in std::iter::once(&self.envoy).chain(&self.others) {
+            let all = envoy.stats("wasmcustom.").await?;
+            let counted = all.into_iter().filter(|(_, value)| *value > 0);
+            counts += &format!("{:#?}\n", counted.collect::<BTreeMap<_, _>>());
+        }
+        let page = get(self.sidecar.http, "/metrics").await?;
+        let page = String::from_utf8(page.body.into()).context("/metrics is no text")?;
+        let is_counted = |line: &&str| line.starts_with("tidegate_") && !line.ends_with(" 0");
+        counts += &page.lines().filter(is_counted).collect::<Vec<_>>().join("\n");
+        Ok(counts)
     }
 
     /// The sum of all series of a metric of the sidecar: 0 when it has none yet.

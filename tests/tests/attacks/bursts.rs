@@ -36,12 +36,16 @@ fn defaults(failure_mode: &str) -> String {
     plugin.to_string()
 }
 
-async fn start(plugin: &str, workers: u32) -> anyhow::Result<Stack> {
+/// Stacks on these plugin configurations, which share an Envoy. Each is new to its burst.
+async fn start(plugins: &[String], workers: u32) -> anyhow::Result<Vec<Stack>> {
     let limits = limits(&format!("{{ unit: hour, requests_per_unit: {LIMIT} }}"));
-    let (routes, filter) = (routes(), Filter::Tidegate(plugin));
-    let stack = Plan { workers, routes: &routes, ..Plan::new(&limits, filter) }.start().await?;
+    let routes = routes();
+    let plan =
+        |plugin| Plan { workers, routes: &routes, ..Plan::new(&limits, Filter::Tidegate(plugin)) };
+    let plans: Vec<_> = plugins.iter().map(|plugin| plan(plugin)).collect();
+    let stacks = Plan::start_each(&plans).await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
-    Ok(stack)
+    Ok(stacks)
 }
 
 /// That each request was answered, with one of these statuses, by a filter that is still there.
@@ -56,33 +60,41 @@ async fn all_answered(stack: &Stack, outcome: &Outcome, statuses: &[u16]) -> any
 }
 
 /// A burst with a sidecar and an Envoy that get a processor. If they wait for one as long as the filter waits for any answer,
-/// the sidecar counts as silent, and `failure_mode` decides: on so busy a machine another burst is tried.
+/// the sidecar counts as silent, and `failure_mode` decides: on so busy a machine another client sends its
+/// burst.
 ///
 /// Symptom: `failure_mode` decided all requests although the sidecar had waited for 0.2 s only. Cause: thousands of new
 /// connections keep Envoy's worker busy, and it waited for as long and longer.
 async fn burst_while_fed(
+    stack: &Stack,
     workers: u32,
     path: &str,
     passed: u16,
     protocol: Protocol,
-) -> anyhow::Result<(Stack, Outcome)> {
+) -> anyhow::Result<(String, Outcome)> {
     const SILENT: Duration = Duration::from_millis(400);
-    for _ in 0..5 {
-        let stack = start(&defaults("allow"), workers).await?;
-        let burst = Burst::of_one_client(stack.envoy.address, "a", REQUESTS);
+    for turn in 0..5 {
+        let client = format!("client-{turn}");
+        let burst = Burst::of_one_client(stack.envoy.address, &client, REQUESTS);
         let starved = || -> anyhow::Result<Duration> {
             Ok(stack.sidecar.process.starved()? + stack.envoy.process.starved()?)
         };
-        let before = starved()?;
+        let (before, decided) = (starved()?, stack.envoy.decisions().await?);
         let outcome = Burst { path: path.to_owned(), protocol, ..burst }.run().await?;
         let starved = starved()?.saturating_sub(before);
         println!("{workers} workers, {path}, {protocol:?}, without a processor for {starved:?}");
-        all_answered(&stack, &outcome, &[passed, 429, 503]).await?;
-        let failed = stack.envoy.filter_stat("failure_allowed").await?;
+        all_answered(stack, &outcome, &[passed, 429, 503]).await?;
+        let all = stack.envoy.decisions_of(decided.total() + REQUESTS).await?;
+        let failed = all.since(&decided).failure_allowed;
         if failed == 0 {
-            return Ok((stack, outcome));
+            return Ok((client, outcome));
         }
         ensure!(starved >= SILENT, "failure_mode decided {failed}");
+        wait::until("the breakers to close", wait::RETRY, async || {
+            stack.send(b"other").await.ok()?;
+            (stack.envoy.filter_stat("breakers_open").await.ok()? == 0).then_some(())
+        })
+        .await?;
     }
     bail!("sidecar and Envoy had no processor for {SILENT:?} in each of five bursts")
 }
@@ -101,12 +113,13 @@ async fn a_burst_on_one_key_ends_no_worker_and_passes_no_limit() -> anyhow::Resu
         ("/nowhere", 503, http2),
     ];
     for workers in [1, 2] {
-        for (path, passed, protocol) in table {
-            let (stack, outcome) = burst_while_fed(workers, path, passed, protocol).await?;
+        let stacks = start(&table.map(|_| defaults("allow")), workers).await?;
+        for (stack, (path, passed, protocol)) in stacks.iter().zip(table) {
+            let (client, outcome) = burst_while_fed(stack, workers, path, passed, protocol).await?;
             if path != "/nowhere" {
                 ensure!(outcome.of(passed) <= LIMIT, "{:?}", outcome.statuses);
             }
-            let after = stack.get(path, &[("x-client", b"a")]).await?;
+            let after = stack.get(path, &[("x-client", client.as_bytes())]).await?;
             ensure!([429, passed].contains(&after.status.as_u16()), "{after:?}");
         }
     }
@@ -116,12 +129,11 @@ async fn a_burst_on_one_key_ends_no_worker_and_passes_no_limit() -> anyhow::Resu
 /// As above with a sidecar that stands still, or is gone: `failure_mode` decides all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_without_a_sidecar_is_answered_by_failure_mode() -> anyhow::Result<()> {
+    let table = [("deny", "/direct", 500), ("allow", "/direct", 200), ("allow", "/nowhere", 503)];
     for workers in [1, 2] {
-        for (mode, path, status) in
-            [("deny", "/direct", 500), ("allow", "/direct", 200), ("allow", "/nowhere", 503)]
-        {
-            for is_killed in [false, true] {
-                let mut stack = start(&defaults(mode), workers).await?;
+        for is_killed in [false, true] {
+            let mut stacks = start(&table.map(|(mode, ..)| defaults(mode)), workers).await?;
+            for (stack, (mode, path, status)) in stacks.iter_mut().zip(table) {
                 if is_killed {
                     stack.sidecar.kill().await?;
                 } else {
@@ -130,7 +142,7 @@ async fn a_burst_without_a_sidecar_is_answered_by_failure_mode() -> anyhow::Resu
                 let burst = Burst::of_one_client(stack.envoy.address, "a", REQUESTS);
                 let outcome = Burst { path: path.to_owned(), ..burst }.run().await?;
                 println!("{workers} workers, failure_mode {mode}, {path}, killed {is_killed}");
-                all_answered(&stack, &outcome, &[status]).await?;
+                all_answered(stack, &outcome, &[status]).await?;
             }
         }
     }

@@ -22,19 +22,10 @@ async fn thousand_of_twenty_thousand(envoys: u32, workers: u32) -> anyhow::Resul
     let outcome = Load { connections: 32, ..load }.run().await?;
     let (allowed, denied) = (outcome.of(200), outcome.of(429));
     ensure!(allowed + denied == 20_000, "{:?}, {} broken", outcome.statuses, outcome.broken);
-    ensure!((990..=1_000).contains(&allowed), "{allowed} allowed\n{}", state(&stack).await?);
+    ensure!((990..=1_000).contains(&allowed), "{allowed} allowed\n{}", stack.counts().await?);
     let served = stack.upstream.served();
     ensure!(served == allowed, "{allowed} were allowed, but {served} reached the upstream");
     Ok(())
-}
-
-/// The decisions of all Envoys, for the message of a failure.
-async fn state(stack: &Stack) -> anyhow::Result<String> {
-    let mut state = String::new();
-    for envoy in std::iter::once(&stack.envoy).chain(&stack.others) {
-        state += &format!("{:#?}\n", envoy.stats("wasmcustom.").await?);
-    }
-    Ok(state)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,10 +42,14 @@ async fn a_limit_is_exact_over_two_envoys() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_kind_of_window_is_exact_over_two_envoys() -> anyhow::Result<()> {
     let plugin = plugin_with("/failure_mode", json!("deny"));
-    for algorithm in ["fixed_window", "first_hit_window", "sliding_window", "sliding_buckets"] {
-        let limits = limits(&format!("{{ algorithm: {algorithm}, period: 1h, requests: 600 }}"));
-        let plan = Plan { envoys: 2, workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
-        let stack = plan.start().await?;
+    let algorithms = ["fixed_window", "first_hit_window", "sliding_window", "sliding_buckets"];
+    let limits = algorithms.map(|algorithm| {
+        limits(&format!("{{ algorithm: {algorithm}, period: 1h, requests: 600 }}"))
+    });
+    let filter = Filter::Tidegate(&plugin);
+    let plans =
+        limits.each_ref().map(|limits| Plan { envoys: 2, workers: 2, ..Plan::new(limits, filter) });
+    for (stack, algorithm) in Plan::start_each(&plans).await?.iter().zip(algorithms) {
         wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         let load = Load::of_one_client(stack.addresses(), "a", 6_000);
         let outcome = Load { pace: Pace::Open(2_000.0), ..load }.run().await?;
@@ -63,13 +58,13 @@ async fn every_kind_of_window_is_exact_over_two_envoys() -> anyhow::Result<()> {
             allowed + denied == 6_000,
             "{algorithm}: {:?}\n{}",
             outcome.statuses,
-            state(&stack).await?
+            stack.counts().await?
         );
         ensure!(
             (590..=600).contains(&allowed) && stack.upstream.served() == allowed,
             "{algorithm}: {allowed} allowed, {} served\n{}",
             stack.upstream.served(),
-            state(&stack).await?
+            stack.counts().await?
         );
     }
     Ok(())
@@ -88,7 +83,7 @@ async fn a_token_bucket_admits_its_burst_and_the_refill_of_time_and_leases() -> 
     let seconds = outcome.took.as_secs_f64();
     let allowed = outcome.of(200) as f64;
     let decided = outcome.of(429) + outcome.of(200);
-    ensure!(decided == 10_000, "{:?}\n{}", outcome.statuses, state(&stack).await?);
+    ensure!(decided == 10_000, "{:?}\n{}", outcome.statuses, stack.counts().await?);
     let most = BURST + RATE * (seconds + wait::LEASE.as_secs_f64());
     ensure!(allowed <= most, "{allowed} allowed in {seconds} s, at most {most}");
     // What is left may be the refill of the last denial's wait, 200 ms, and what the leases of the last moments hold.

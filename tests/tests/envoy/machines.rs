@@ -93,6 +93,15 @@ impl Machines {
         self.stacks.iter().map(|stack| stack.upstream.served()).sum()
     }
 
+    /// What all machines count.
+    async fn counts(&self) -> anyhow::Result<String> {
+        let mut counts = String::new();
+        for (machine, stack) in self.stacks.iter().enumerate() {
+            counts += &format!("Machine {machine}: {}\n", stack.counts().await?);
+        }
+        Ok(counts)
+    }
+
     /// Begins the requests of a client, in a minute with room for them.
     async fn load(&self, client: &str) -> anyhow::Result<Running> {
         if self.window == Window::Aligned {
@@ -160,7 +169,8 @@ async fn admitted(
 async fn machines_admit_a_limit_once_and_use_it_up() -> anyhow::Result<()> {
     let Some(mut machines) = Machines::start(Window::Aligned).await? else { return Ok(()) };
     let allowed = admitted(&mut machines, "client", async |_| Ok(())).await?;
-    ensure!((LIMIT - UNUSED_MAX..=LIMIT).contains(&allowed), "{allowed} of {LIMIT}");
+    let is_used_up = (LIMIT - UNUSED_MAX..=LIMIT).contains(&allowed);
+    ensure!(is_used_up, "{allowed} of {LIMIT}\n{}", machines.counts().await?);
     Ok(())
 }
 

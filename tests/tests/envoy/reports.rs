@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tidegate_tests::bootstrap::{Filter, Setup, bootstrap, merge};
 use tidegate_tests::client::{Client, Reply};
 use tidegate_tests::envoy::Envoy;
-use tidegate_tests::plugin::plugin;
+use tidegate_tests::plugin::{plugin, plugin_with};
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::stack::{Plan, Stack, start_envoy};
 use tidegate_tests::upstream::Upstream;
@@ -246,12 +246,11 @@ descriptors:
 async fn headers_of_the_sidecar_are_on_every_response_once() -> anyhow::Result<()> {
     let limits = "domain: test\ndescriptors:\n- {key: client, rate_limit: {unit: hour, requests_per_unit: 1000}}\n";
     let flags = ["--capacity", "1000", "--response-headers", "x-ratelimit"];
-    for (own, is_leased) in [("draft03", true), ("off", false), ("ietf", false)] {
-        let mut config = plugin();
-        config["headers"] = json!(own);
-        let config = config.to_string();
-        let plan = Plan { flags: &flags, ..Plan::new(limits, Filter::Tidegate(&config)) };
-        let stack = plan.start().await?;
+    let cases = [("draft03", true), ("off", false), ("ietf", false)];
+    let plugins = cases.map(|(own, _)| plugin_with("/headers", json!(own)));
+    let plan = |plugin| Plan { flags: &flags, ..Plan::new(limits, Filter::Tidegate(plugin)) };
+    let plans = plugins.each_ref().map(|plugin| plan(plugin));
+    for (stack, (own, is_leased)) in Plan::start_each(&plans).await?.iter().zip(cases) {
         wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         let mut client = Client::connect(stack.envoy.address).await?;
         for number in 1..=200 {

@@ -345,22 +345,27 @@ async fn a_request_costs_what_its_header_or_the_configuration_says() -> anyhow::
 
 #[tokio::test]
 async fn denials_are_repeated_in_envoy_with_all_that_they_say() -> anyhow::Result<()> {
-    for (style, name, value) in [
+    let cases = [
         ("ietf", "ratelimit-policy", "\"two\";q=2;w=3600"),
         ("draft03", "x-ratelimit-limit", "2, 2;w=3600;name=\"two\""),
         ("off", "x-envoy-ratelimited", "true"),
-    ] {
-        let plugin = plugin_with("/headers", json!(style));
-        let limits = limits("{ name: two, unit: hour, requests_per_unit: 2 }");
-        let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
+    ];
+    let limits = limits("{ name: two, unit: hour, requests_per_unit: 2 }");
+    let plugins = cases.map(|(style, ..)| plugin_with("/headers", json!(style)));
+    let plans = plugins.each_ref().map(|plugin| Plan::new(&limits, Filter::Tidegate(plugin)));
+    // They share the counters of their Envoy.
+    let (mut decided, mut repeated) = (0, 0);
+    for (stack, (style, name, value)) in Plan::start_each(&plans).await?.iter().zip(cases) {
         wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         ensure!(stack.send_many("a", 3).await?.denied == 1);
         let mut replies = Vec::new();
         for _ in 0..20 {
             replies.push(wait::reset_during(wait::HOUR, stack.send(b"a")).await?);
         }
-        let decisions = stack.envoy.decisions_of(23).await?;
-        ensure!(decisions.denied_local >= 19, "{style}: {decisions:?}");
+        decided += 23;
+        let decisions = stack.envoy.decisions_of(decided).await?;
+        ensure!(decisions.denied_local >= repeated + 19, "{style}: {decisions:?}");
+        repeated = decisions.denied_local;
         for (expected, reply) in &replies {
             ensure!(reply.status == 429 && reply.header(name) == Some(value), "{reply:?}");
             ensure!(reply.body == "rate limit exceeded", "{reply:?}");
