@@ -48,6 +48,15 @@ impl Window {
         }
     }
 
+    /// How long a command may take. The tokens of one whose answer is late are lost until the minute ends, and a busy machine
+    /// may need more than the usual time. Where faults are tried, only what is admitted too much counts.
+    fn patience(self) -> &'static str {
+        match self {
+            Window::Aligned => "2s",
+            Window::FirstHit => "100ms",
+        }
+    }
+
     /// How long a load that begins now may take, at most.
     fn room(self) -> Duration {
         match self {
@@ -79,7 +88,7 @@ impl Machines {
         for address in [proxy.address.to_string(), redis.address(), redis.address()] {
             let url = format!("redis://{address}");
             let flags = ["--capacity", "100000", "--authority", &url];
-            let strict = ["--authority-failure", "deny"];
+            let strict = ["--authority-failure", "deny", "--authority-timeout", window.patience()];
             let flags = [&flags[..], &strict].concat();
             let plan =
                 Plan { envoys: 2, flags: &flags, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
