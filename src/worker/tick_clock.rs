@@ -54,14 +54,15 @@ pub(crate) struct TickClock {
 impl TickClock {
     /// For calls that should be answered within `timeout`, with a tick each `period`.
     pub(crate) fn new(timeout: Duration, period: Duration) -> TickClock {
-        let ticks = nanos(timeout).as_nanos().div_ceil(nanos(period).as_nanos().max(1));
+        let period = nanos(period);
+        let ticks = nanos(timeout).div_ceil(period.max(1));
         let silent_ticks_max = ticks.saturating_add(TICKS_BEYOND);
         TickClock {
             now: Tick::default(),
             heard: true,
             silent_ticks: 0,
             silent_ticks_max,
-            in_time: nanos(period + period / 4),
+            in_time: Nanos::new(period.saturating_add(period / 4)),
             ended_at: None,
             delayed: Nanos::ZERO,
         }
@@ -99,8 +100,8 @@ impl TickClock {
     }
 }
 
-fn nanos(span: Duration) -> Nanos {
-    Nanos::new(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
