@@ -55,13 +55,24 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "ENVOY=/path/to/envoy uses your Envoy instead of fetching $(ENVOY_VERSION)."
 
-# With the sidecar as it is released.
+# The sidecar of the demo and the benchmarks, as it is released; TIDEGATE names another.
+RELEASED := $(if $(TIDEGATE),,build)
 DEMO := TIDEGATE=$(or $(TIDEGATE),$(CURDIR)/target/release/tidegate) target/debug/tidegate-demo
+# With AFTER_TESTS=1, demo and benchmarks share what `make test` has built. The figures of such benchmarks mean nothing.
+ifdef AFTER_TESTS
+BUILD_DEMO := --workspace --tests --bin tidegate-demo
+BUILD_BENCH := --workspace --tests --bin tidegate-bench
+BENCH_PROGRAM := target/debug/tidegate-bench
+else
+BUILD_DEMO := -p tidegate-tests --bins
+BUILD_BENCH := --release -p tidegate-bench
+BENCH_PROGRAM := target/release/tidegate-bench
+endif
 
-demo: build-wasm build build-demo envoy ## Build all, run real traffic over limits in a real Envoy, judge it
+demo: build-wasm $(RELEASED) build-demo envoy ## Build all, run real traffic over limits in a real Envoy, judge it
 	@$(DEMO) demo
 
-run: build-wasm build build-demo envoy ## Keep the demo stack in the foreground, Envoy on 127.0.0.1:10000
+run: build-wasm $(RELEASED) build-demo envoy ## Keep the demo stack in the foreground, Envoy on 127.0.0.1:10000
 	@$(DEMO) run
 
 build: toolchain ## Build the sidecar: target/release/tidegate
@@ -69,11 +80,11 @@ build: toolchain ## Build the sidecar: target/release/tidegate
 
 .PHONY: build-demo
 build-demo: toolchain
-	cargo build --locked -p tidegate-tests --bins
+	cargo build --locked $(BUILD_DEMO)
 
 .PHONY: build-bench
 build-bench: toolchain
-	cargo build --release --locked -p tidegate-bench
+	cargo build --locked $(BUILD_BENCH)
 
 # The linker pads numbers in code to five bytes without its option: 5 % of the module.
 BUILD_WASM = cargo rustc --profile wasm --locked --target wasm32-wasip1 -p tidegate --lib $(1) -- \
@@ -159,29 +170,29 @@ build-fuzz: toolchain
 	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/fuzz/instrument CARGO_INCREMENTAL=0 cargo build --locked \
 		--workspace --exclude tidegate-tests --bin tidegate-fuzz --config fuzz/profile.toml
 
-bench: build-wasm build-wasm-cel build-noop build build-bench envoy ## Run every benchmark; figures also in target/bench/results.json
-	@target/release/tidegate-bench
+bench: build-wasm build-wasm-cel build-noop $(RELEASED) build-bench envoy ## Run every benchmark; figures also in target/bench/results.json
+	@$(BENCH_PROGRAM)
 
 bench-core: build-bench ## Algorithms and the matching of rules, beside governor
-	@target/release/tidegate-bench core $(BENCH)
+	@$(BENCH_PROGRAM) core $(BENCH)
 
-bench-envoy: build-wasm build-wasm-cel build-noop build build-bench envoy ## CPU of Envoy and sidecar per request, beside peers in one run
-	@target/release/tidegate-bench envoy $(BENCH)
+bench-envoy: build-wasm build-wasm-cel build-noop $(RELEASED) build-bench envoy ## CPU of Envoy and sidecar per request, beside peers in one run
+	@$(BENCH_PROGRAM) envoy $(BENCH)
 
-bench-redis: build build-bench ## Counters that machines share in Redis, beside INCRBY per call; LIMITADOR=path adds that peer
-	@target/release/tidegate-bench redis $(BENCH)
+bench-redis: $(RELEASED) build-bench ## Counters that machines share in Redis, beside INCRBY per call; LIMITADOR=path adds that peer
+	@$(BENCH_PROGRAM) redis $(BENCH)
 
-bench-rls: build build-bench ## Calls of the rate limit service and of FRS; LIMITADOR=path adds that peer
-	@target/release/tidegate-bench rls $(BENCH)
+bench-rls: $(RELEASED) build-bench ## Calls of the rate limit service and of FRS; LIMITADOR=path adds that peer
+	@$(BENCH_PROGRAM) rls $(BENCH)
 
 bench-statistics: build-bench ## A day and a year of statistics, and the time of answers about them (half an hour)
-	@target/release/tidegate-bench statistics $(BENCH)
+	@$(BENCH_PROGRAM) statistics $(BENCH)
 
 bench-store: build-bench ## Decisions of the store, beside governor and a locked HashMap
-	@target/release/tidegate-bench store $(BENCH)
+	@$(BENCH_PROGRAM) store $(BENCH)
 
-bench-tiers: build build-bench ## Idle counters in SQLite, and in PostgreSQL if it is installed, beside counters in memory alone
-	@target/release/tidegate-bench tiers $(BENCH)
+bench-tiers: $(RELEASED) build-bench ## Idle counters in SQLite, and in PostgreSQL if it is installed, beside counters in memory alone
+	@$(BENCH_PROGRAM) tiers $(BENCH)
 
 charts: toolchain ## Draw the charts of docs/reference/algorithms.md anew
 	cargo run --locked -p tidegate-bench -- charts

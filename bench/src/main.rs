@@ -121,6 +121,11 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> anyhow::Result<()> {
+    if cfg!(debug_assertions) {
+        println!(
+            "This build has debug checks: it shows that the benchmarks run, and its figures mean nothing."
+        );
+    }
     let bench = artifacts::root().join("target/bench");
     let extent = if cli.quick { Extent::Quick } else { Extent::Full };
     let results = bench.join(extent.of("results.json", "results.quick.json"));
