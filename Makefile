@@ -55,10 +55,10 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "ENVOY=/path/to/envoy uses your Envoy instead of fetching $(ENVOY_VERSION)."
 
-# The sidecar of the demo and the benchmarks, as it is released; TIDEGATE names another.
-RELEASED := $(if $(TIDEGATE),,build)
-DEMO := TIDEGATE=$(or $(TIDEGATE),$(CURDIR)/target/release/tidegate) target/debug/tidegate-demo
-# With AFTER_TESTS=1, demo and benchmarks share what `make test` has built. The figures of such benchmarks mean nothing.
+# The sidecar of the demo and the benchmarks, as it is released; TIDEGATE names another. With AFTER_TESTS=1, they run what
+# `make test` has built. The figures of such benchmarks mean nothing.
+RELEASED := $(if $(TIDEGATE)$(AFTER_TESTS),,build)
+DEMO := TIDEGATE=$(or $(TIDEGATE),$(CURDIR)/target/$(if $(AFTER_TESTS),debug,release)/tidegate) target/debug/tidegate-demo
 ifdef AFTER_TESTS
 BUILD_DEMO := --workspace --tests --bin tidegate-demo
 BUILD_BENCH := --workspace --tests --bin tidegate-bench
