@@ -2,13 +2,13 @@
 //! clock.
 //!
 //! A delayed timer says nothing about the sidecar: the worker may have been busy with requests
-//! while responses lay unread. Envoy's own timers even fire early after a long callback. But between
-//! two ticks, Envoy's event loop has read what had arrived; and a long callback delays the ticks
+//! while responses lay unread. Envoy's own timers even fire early after a long callback. But a round
+//! of Envoy's event loop reads what has arrived before it ticks; and a long callback delays the ticks
 //! into a single one.
 //!
-//! If more is ready to be read than a round of the event loop takes (thousands of connections at
-//! once), responses lie unread for several rounds. Such rounds are long, so their ticks are *delayed*.
-//! Delayed ticks do not count, for a while.
+//! With thousands of connections at once, more is ready to be read than a round takes, and responses
+//! lie unread for several rounds. Such rounds are long, so their ticks are *delayed*. Delayed ticks do
+//! not count, for a while.
 //!
 //! The sidecar is *silent* if it left a call unanswered over several ticks and answered no other
 //! call. A call is *late* some ticks after that, so that silence is detected first.

@@ -16,7 +16,7 @@ use tokio::process::Command;
 pub const SERVICE_CLUSTER: &str = "edge";
 
 /// A running Envoy.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Envoy {
     /// The process. Stacks may share it.
     pub process: Arc<Process>,

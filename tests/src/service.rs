@@ -6,7 +6,7 @@
 
 use crate::rls::Rls;
 use crate::sidecar::Sidecar;
-use crate::{client, wait};
+use crate::wait;
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
 use std::path::Path;
@@ -116,8 +116,7 @@ impl Service {
     /// # Errors
     /// When it says nothing.
     pub async fn metrics(&self) -> anyhow::Result<Vec<String>> {
-        let page = client::get(self.sidecar.http, "/metrics").await?;
-        let page = String::from_utf8(page.body.into())?;
+        let page = self.sidecar.metrics().await?;
         Ok(page.lines().map(str::to_owned).collect())
     }
 

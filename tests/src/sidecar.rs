@@ -131,6 +131,15 @@ impl Sidecar {
         Ok((sidecar, tcp))
     }
 
+    /// Its page of metrics.
+    ///
+    /// # Errors
+    /// When it does not answer, or not with text.
+    pub async fn metrics(&self) -> anyhow::Result<String> {
+        let page = client::get(self.http, "/metrics").await?;
+        String::from_utf8(page.body.into()).context("/metrics is no text")
+    }
+
     /// Ends it with SIGKILL, as a crash would, and waits for the end of its workers.
     ///
     /// # Errors

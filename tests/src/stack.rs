@@ -1,7 +1,7 @@
 //! The whole of it in one directory: an upstream, a sidecar, and one Envoy or several.
 
 use crate::bootstrap::{Before, Filter, Setup, UNDER_WAY_MAX, bootstrap, rename_clusters};
-use crate::client::{Client, Reply, Tally, drive, get};
+use crate::client::{Client, Reply, Tally, drive};
 use crate::envoy::{self, Envoy};
 use crate::sidecar::Sidecar;
 use crate::upstream::Upstream;
@@ -69,8 +69,8 @@ impl<'a> Plan<'a> {
         Ok(Stack { envoy, others, sidecar, upstream, dir })
     }
 
-    /// Starts stacks that share their Envoys, each of which takes a second of a processor to start. Each stack has listeners,
-    /// a sidecar, an upstream and filter data of its own. They share the logs of the Envoys and the counters of filters.
+    /// Starts stacks that share their Envoys. An Envoy takes a second of a processor to start. Each stack has listeners, a
+    /// sidecar, an upstream and filter data of its own. All of them share the Envoys' logs and the counters of filters.
     ///
     /// # Errors
     /// When a part does not start, or the plans differ in what an Envoy has once.
@@ -138,7 +138,6 @@ struct Parts {
 /// An Envoy of several stacks.
 struct SharedEnvoy {
     envoy: Envoy,
-    dir: Arc<TempDir>,
     listeners: Vec<(String, SocketAddr)>,
 }
 
@@ -147,15 +146,14 @@ impl SharedEnvoy {
         let dir = Arc::new(TempDir::new()?);
         let envoy = start_envoy(config, dir.path(), workers).await?;
         let listeners = envoy::listener_addresses(envoy.admin).await?;
-        Ok(SharedEnvoy { envoy, dir, listeners })
+        Ok(SharedEnvoy { envoy: Envoy { _dir: Some(dir), ..envoy }, listeners })
     }
 
     /// The Envoy as that of the stack with this number.
     fn listener(&self, index: usize) -> anyhow::Result<Envoy> {
         let name = listener_name(index);
         let address = self.listeners.iter().find(|(of, _)| *of == name).context(name)?.1;
-        let (process, admin) = (self.envoy.process.clone(), self.envoy.admin);
-        Ok(Envoy { process, address, admin, _dir: Some(self.dir.clone()) })
+        Ok(Envoy { address, ..self.envoy.clone() })
     }
 }
 
@@ -190,7 +188,11 @@ impl Stack {
     /// The listeners of all Envoys.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        std::iter::once(&self.envoy).chain(&self.others).map(|envoy| envoy.address).collect()
+        self.envoys().map(|envoy| envoy.address).collect()
+    }
+
+    fn envoys(&self) -> impl Iterator<Item = &Envoy> {
+        std::iter::once(&self.envoy).chain(&self.others)
     }
 
     /// Sends one GET with these headers over a connection of its own.
@@ -233,13 +235,12 @@ impl Stack {
     /// When one of them does not answer.
     pub async fn counts(&self) -> anyhow::Result<String> {
         let mut counts = String::new();
-        for envoy in std::iter::once(&self.envoy).chain(&self.others) {
+        for envoy in self.envoys() {
             let all = envoy.stats("wasmcustom.").await?;
             let counted = all.into_iter().filter(|(_, value)| *value > 0);
             counts += &format!("{:#?}\n", counted.collect::<BTreeMap<_, _>>());
         }
-        let page = get(self.sidecar.http, "/metrics").await?;
-        let page = String::from_utf8(page.body.into()).context("/metrics is no text")?;
+        let page = self.sidecar.metrics().await?;
         let is_counted = |line: &&str| line.starts_with("tidegate_") && !line.ends_with(" 0");
         counts += &page.lines().filter(is_counted).collect::<Vec<_>>().join("\n");
         Ok(counts)
@@ -250,8 +251,7 @@ impl Stack {
     /// # Errors
     /// When `/metrics` does not answer.
     pub async fn metric(&self, name: &str) -> anyhow::Result<f64> {
-        let page = get(self.sidecar.http, "/metrics").await?;
-        let page = String::from_utf8(page.body.into()).context("/metrics is no text")?;
+        let page = self.sidecar.metrics().await?;
         let value = |line: &str| {
             let (series, value) = line.rsplit_once(' ')?;
             let found = series.split('{').next()? == name;

@@ -5,10 +5,10 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 use std::path::Path;
 use tempfile::TempDir;
+use tidegate_tests::artifacts;
 use tidegate_tests::command::{Ran, run};
 use tidegate_tests::rls::Rls;
 use tidegate_tests::sidecar::Sidecar;
-use tidegate_tests::{artifacts, client};
 use tidegate_wire::rls::Code;
 use tokio::process::Command;
 
@@ -48,8 +48,7 @@ fn class(report: &Value, name: &str) -> anyhow::Result<u64> {
 
 /// How many calls the sidecar has left undecided, since a thread held their counter for too long.
 async fn undecided(sidecar: &Sidecar) -> anyhow::Result<u64> {
-    let page = client::get(sidecar.http, "/metrics").await?;
-    let page = String::from_utf8(page.body.into())?;
+    let page = sidecar.metrics().await?;
     let series = "tidegate_undecided_total{cause=\"busy\"} ";
     // It has no series before the first.
     let count = page.lines().find_map(|line| line.strip_prefix(series));

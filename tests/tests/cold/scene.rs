@@ -104,14 +104,12 @@ impl Scene {
 
     /// The value of a metric without labels.
     pub(crate) async fn metric(&self, name: &str) -> anyhow::Result<u64> {
-        let page = client::get(self.sidecar.http, "/metrics").await?;
-        let page = String::from_utf8(page.body.into())?;
+        let page = self.sidecar.metrics().await?;
         value(&page, name)
     }
 
     pub(crate) async fn moved(&self) -> anyhow::Result<Moved> {
-        let page = client::get(self.sidecar.http, "/metrics").await?;
-        let page = String::from_utf8(page.body.into())?;
+        let page = self.sidecar.metrics().await?;
         let total = |name: &str| value(&page, &format!("tidegate_cold_{name}_total"));
         Ok(Moved {
             moved: total("moved")?,

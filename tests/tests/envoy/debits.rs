@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::time::Duration;
 use tidegate_tests::bootstrap::{Before, Filter};
-use tidegate_tests::client::{self, Client, Reply};
+use tidegate_tests::client::{Client, Reply};
 use tidegate_tests::plugin::plugin;
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
@@ -73,8 +73,7 @@ fn begin(stack: &Stack, client: &str, cost: u64) -> JoinHandle<anyhow::Result<Re
 /// The hits that were charged to the limit and not returned. Those that the filter decided were charged with their
 /// lease. All is read from one page, since a report adds to two of these metrics.
 async fn counted(stack: &Stack) -> anyhow::Result<f64> {
-    let page = client::get(stack.sidecar.http, "/metrics").await?;
-    let page = String::from_utf8(page.body.into())?;
+    let page = stack.sidecar.metrics().await?;
     let of = |name: &str| {
         let values = page.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{'));
         let values = values.filter_map(|rest| rest.rsplit_once(' ')?.1.parse::<f64>().ok());

@@ -110,8 +110,7 @@ fn counted(outcome: &Outcome) -> Value {
 async fn by_rule(fleet: &Fleet, metric: &str) -> anyhow::Result<BTreeMap<String, u64>> {
     let mut sums = BTreeMap::new();
     for machine in &fleet.machines {
-        let page = get(machine.sidecar.http, "/metrics").await?;
-        let page = String::from_utf8(page.body.into()).context("/metrics is no text")?;
+        let page = machine.sidecar.metrics().await?;
         for line in page.lines() {
             let rest = line.strip_prefix(metric).and_then(|rest| rest.strip_prefix("{rule=\""));
             let Some((rule, value)) = rest.and_then(|rest| rest.split_once("\"} ")) else {

@@ -5,7 +5,6 @@ use anyhow::{Context, ensure};
 use serde_json::json;
 use std::collections::BTreeMap;
 use tidegate_tests::bootstrap::Filter;
-use tidegate_tests::client::get;
 use tidegate_tests::load::Load;
 use tidegate_tests::plugin::plugin;
 use tidegate_tests::stack::{Plan, Stack};
@@ -33,8 +32,7 @@ fn configured(constant: &[&str]) -> String {
 
 /// The counts by rule and by domain that are not 0, such as `test/client over_limit`.
 async fn counts(stack: &Stack) -> anyhow::Result<BTreeMap<String, u64>> {
-    let page = get(stack.sidecar.http, "/metrics").await?;
-    let page = String::from_utf8(page.body.into()).context("/metrics is no text")?;
+    let page = stack.sidecar.metrics().await?;
     let count = |line: &str| {
         let (name, rest) = line.strip_prefix("tidegate_")?.split_once("_total{")?;
         let (label, value) = rest.split_once("\"} ")?;

@@ -78,8 +78,7 @@ async fn check_a_life(flags: &[&str]) -> anyhow::Result<()> {
         ensure!(error.contains(part), "{part} is missing: {error}");
     }
     limit_becomes(dir, "a", Some(20)).await?;
-    let metrics = client::get(sidecar.http, "/metrics").await?;
-    let metrics = String::from_utf8(metrics.body.into())?;
+    let metrics = sidecar.metrics().await?;
     ensure!(metrics.contains("\ntidegate_config_current 0\n"), "{metrics}");
 
     server.send(&json!({"version": "4", "raw": ["/w==", "CgH/"]})).await?;
