@@ -42,7 +42,7 @@ impl Server {
     pub async fn start(kind: Kind) -> Option<Server> {
         let mut server = Server {
             kind,
-            dir: TempDir::new().unwrap(),
+            dir: if kind == Kind::Sqlite { TempDir::new() } else { in_memory() }.unwrap(),
             port: free_port(),
             process: None,
             options: Vec::new(),
@@ -248,6 +248,14 @@ pub async fn until(condition: impl AsyncFn() -> bool) {
     while !condition().await {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// A directory in memory, where there is room: a server makes hundreds of files for each database.
+fn in_memory() -> std::io::Result<TempDir> {
+    const MEMORY: &str = "/dev/shm";
+    const ROOM: u64 = 4 << 30;
+    let room = rustix::fs::statvfs(MEMORY).map(|of| of.f_bavail * of.f_frsize);
+    if room.is_ok_and(|room| room >= ROOM) { TempDir::new_in(MEMORY) } else { TempDir::new() }
 }
 
 fn postgres(program: &str) -> Option<PathBuf> {
