@@ -16,6 +16,12 @@ pub struct Process {
     log: PathBuf,
 }
 
+/// What a thread has had of the processors so far.
+struct Scheduled {
+    ran: Duration,
+    waited: Duration,
+}
+
 impl Process {
     /// Starts `command` with both outputs in `<dir>/<name>.log`.
     ///
@@ -106,17 +112,35 @@ impl Process {
     /// # Errors
     /// When it has ended.
     pub fn starved(&self) -> anyhow::Result<Duration> {
-        let mut longest = 0;
+        let waited = self.scheduled()?.into_iter().map(|thread| thread.waited);
+        Ok(waited.max().unwrap_or_default())
+    }
+
+    /// How much CPU time the threads that it has now have used so far, by a clock that is finer than that of
+    /// [`Process::cpu_time`].
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn cpu_time_of_threads(&self) -> anyhow::Result<Duration> {
+        Ok(self.scheduled()?.into_iter().map(|thread| thread.ran).sum())
+    }
+
+    fn scheduled(&self) -> anyhow::Result<Vec<Scheduled>> {
+        let mut threads = Vec::new();
         for thread in std::fs::read_dir(format!("/proc/{}/task", self.pid()?))? {
             // Threads may end meanwhile.
             let Ok(text) = std::fs::read_to_string(thread?.path().join("schedstat")) else {
                 continue;
             };
             // Nanoseconds on a processor, nanoseconds of waiting for one, and the number of its turns.
-            let waited = text.split_whitespace().nth(1).context("no schedstat")?;
-            longest = longest.max(waited.parse()?);
+            let mut fields = text.split_whitespace();
+            let mut time = || {
+                let nanos = fields.next().context("no schedstat")?.parse()?;
+                anyhow::Ok(Duration::from_nanos(nanos))
+            };
+            threads.push(Scheduled { ran: time()?, waited: time()? });
         }
-        Ok(Duration::from_nanos(longest))
+        Ok(threads)
     }
 
     /// Freezes it (SIGSTOP), and waits until each of its threads stands still; thaw it with
