@@ -146,48 +146,6 @@ pub fn bootstrap(setup: &Setup<'_>) -> anyhow::Result<Value> {
     }))
 }
 
-/// Adds a number to the names of the clusters of a configuration, and wherever they are named, so that it can be joined
-/// with others.
-///
-/// # Errors
-/// When a plugin configuration in it is no JSON.
-pub fn rename_clusters(config: &mut Value, number: usize) -> anyhow::Result<()> {
-    for cluster in config["static_resources"]["clusters"].as_array_mut().into_iter().flatten() {
-        add_number(&mut cluster["name"], number);
-    }
-    rename_in(config, number)
-}
-
-fn add_number(name: &mut Value, number: usize) {
-    if let Some(text) = name.as_str() {
-        *name = json!(format!("{text}-{number}"));
-    }
-}
-
-fn rename_in(value: &mut Value, number: usize) -> anyhow::Result<()> {
-    const PLUGIN: &str = "type.googleapis.com/google.protobuf.StringValue";
-    match value {
-        Value::Array(items) => items.iter_mut().try_for_each(|item| rename_in(item, number)),
-        Value::Object(fields) => {
-            if let Some(text) = fields.get("value").and_then(Value::as_str)
-                && fields.get("@type").is_some_and(|of| of == PLUGIN)
-            {
-                let mut plugin = serde_json::from_str(text)?;
-                rename_in(&mut plugin, number)?;
-                fields["value"] = json!(plugin.to_string());
-            }
-            for (name, field) in fields {
-                match name.as_str() {
-                    "cluster" | "cluster_name" => add_number(field, number),
-                    _ => rename_in(field, number)?,
-                }
-            }
-            Ok(())
-        }
-        _ => Ok(()),
-    }
-}
-
 /// The options of a cluster that is called by gRPC.
 #[must_use]
 pub fn http2() -> Value {

@@ -4,9 +4,6 @@ use crate::envoy::Envoy;
 use crate::wait;
 use anyhow::Context;
 
-/// How the names of the filter's stats begin. Envoy puts `wasmcustom.` before what a module defines.
-const PREFIX: &str = "wasmcustom.tidegate.";
-
 /// How many requests were decided how, over all workers of an Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Decisions {
@@ -62,12 +59,18 @@ impl Decisions {
 }
 
 impl Envoy {
+    /// How the names of the filter's stats begin. Envoy puts `wasmcustom.` before what a module defines.
+    fn filter_stats(&self) -> String {
+        let own = self.shared.as_ref().map(|listener| format!("{}.", listener.stat_prefix()));
+        format!("wasmcustom.tidegate.{}", own.unwrap_or_default())
+    }
+
     /// One of the filter's stats by its name there, such as `allowed_local`.
     ///
     /// # Errors
     /// When there is none of that name.
     pub async fn filter_stat(&self, name: &str) -> anyhow::Result<u64> {
-        self.stat(&format!("{PREFIX}{name}")).await
+        self.stat(&format!("{}{name}", self.filter_stats())).await
     }
 
     /// The filter's decisions, as far as its workers have reported them: they do so at ticks.
@@ -75,10 +78,12 @@ impl Envoy {
     /// # Errors
     /// When it has not defined its stats.
     pub async fn decisions(&self) -> anyhow::Result<Decisions> {
-        let stats = self.stats(PREFIX).await?;
+        let prefix = self.filter_stats();
+        let stats = self.stats(&prefix).await?;
         let stat = |name: &str| {
-            let value = stats.get(&format!("{PREFIX}{name}")).copied();
-            value.with_context(|| format!("no {PREFIX}{name} among {stats:?}"))
+            let name = format!("{prefix}{name}");
+            let value = stats.get(&name).copied();
+            value.with_context(|| format!("no {name} among {stats:?}"))
         };
         Ok(Decisions {
             allowed_local: stat("allowed_local")?,

@@ -2,6 +2,7 @@
 
 use crate::client::get;
 use crate::process::Process;
+use crate::shared_envoy::SharedListener;
 use crate::{artifacts, wait};
 use anyhow::Context;
 use serde_json::Value;
@@ -9,7 +10,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use tempfile::TempDir;
 use tokio::process::Command;
 
 /// The service cluster that each Envoy belongs to.
@@ -24,8 +24,8 @@ pub struct Envoy {
     pub address: SocketAddr,
     /// Its admin interface.
     pub admin: SocketAddr,
-    /// Where its log is, if several stacks share it. After the process, which ends first.
-    pub(crate) _dir: Option<Arc<TempDir>>,
+    /// What keeps the listener, if several stacks share the process.
+    pub(crate) shared: Option<Arc<SharedListener>>,
 }
 
 impl Envoy {
@@ -35,6 +35,20 @@ impl Envoy {
     /// # Errors
     /// When it ends instead; the error has its log.
     pub async fn start(config: &Path, dir: &Path, workers: u32) -> anyhow::Result<Envoy> {
+        let envoy = Envoy::start_without_listener(config, dir, workers).await?;
+        let address = listener_addresses(envoy.admin).await?.into_iter().next();
+        Ok(Envoy { address: address.context("Envoy has no listener")?.1, ..envoy })
+    }
+
+    /// As [`Envoy::start`], for one that gets its listeners later. Its address is that of the admin interface.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn start_without_listener(
+        config: &Path,
+        dir: &Path,
+        workers: u32,
+    ) -> anyhow::Result<Envoy> {
         let mut process = Envoy::launch(config, dir, workers)?;
         let admin_path = admin_path(dir);
         let ready = wait::until("Envoy to be ready", wait::START, async || {
@@ -46,9 +60,7 @@ impl Envoy {
             (ready.status == 200).then_some(Ok::<SocketAddr, anyhow::Error>(admin))
         });
         let admin = ready.await?.context("Envoy did not start")?;
-        let address = listener_addresses(admin).await?.into_iter().next();
-        let address = address.context("Envoy has no listener")?.1;
-        Ok(Envoy { process: Arc::new(process), address, admin, _dir: None })
+        Ok(Envoy { process: Arc::new(process), address: admin, admin, shared: None })
     }
 
     /// Starts Envoy without waiting, for configurations that it should refuse.
@@ -60,6 +72,8 @@ impl Envoy {
         let workers = workers.to_string();
         command
             .args(["--concurrency", &workers, "--disable-hot-restart"])
+            // Listeners that go are gone after a second.
+            .args(["--drain-time-s", "1"])
             .args(["--service-cluster", SERVICE_CLUSTER])
             // Enough to see why it ends, and what the filter logs.
             .args(["--log-level", "warn", "--component-log-level", "wasm:info"])
@@ -68,6 +82,12 @@ impl Envoy {
             .arg("--config-path")
             .arg(config);
         Process::start(command, "envoy", dir)
+    }
+
+    /// The name that it has for a cluster of this name in the configuration of its stack.
+    #[must_use]
+    pub fn cluster(&self, name: &str) -> String {
+        self.shared.as_ref().map_or(name.to_owned(), |listener| listener.cluster(name))
     }
 
     /// One of Envoy's own counters or gauges.
@@ -114,4 +134,15 @@ pub async fn listener_addresses(admin: SocketAddr) -> anyhow::Result<Vec<(String
         Ok((name.to_owned(), format!("{host}:{port}").parse()?))
     });
     named.collect()
+}
+
+/// Writes `config` to `dir` and starts Envoy on it.
+///
+/// # Errors
+/// When Envoy does not start; the error has its log.
+pub async fn start_envoy(config: &str, dir: &Path, workers: u32) -> anyhow::Result<Envoy> {
+    // JSON is YAML, and Envoy goes by the name.
+    let path = dir.join("envoy.yaml");
+    std::fs::write(&path, config).with_context(|| format!("cannot write {}", path.display()))?;
+    Envoy::start(&path, dir, workers).await
 }

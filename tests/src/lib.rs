@@ -29,6 +29,7 @@ pub mod proxy;
 pub mod rls;
 pub mod scarcity;
 pub mod service;
+mod shared_envoy;
 pub mod shared_servers;
 pub mod sidecar;
 pub mod stack;

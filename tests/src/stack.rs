@@ -1,13 +1,14 @@
 //! The whole of it in one directory: an upstream, a sidecar, and one Envoy or several.
 
-use crate::bootstrap::{Before, Filter, Setup, UNDER_WAY_MAX, bootstrap, rename_clusters};
+use crate::bootstrap::{Before, Filter, Setup, UNDER_WAY_MAX, bootstrap};
 use crate::client::{Client, Reply, Tally, drive};
-use crate::envoy::{self, Envoy};
+use crate::envoy::{Envoy, start_envoy};
+use crate::shared_envoy::{self, SharedEnvoy};
 use crate::sidecar::Sidecar;
 use crate::upstream::Upstream;
 use crate::wait;
 use anyhow::{Context, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -69,45 +70,40 @@ impl<'a> Plan<'a> {
         Ok(Stack { envoy, others, sidecar, upstream, dir })
     }
 
-    /// Starts stacks that share their Envoys. An Envoy takes a second of a processor to start. Each stack has listeners, a
-    /// sidecar, an upstream and filter data of its own. All of them share the Envoys' logs and the counters of filters.
+    /// As [`Plan::start`], in Envoys that tests of the program share while any of them runs: their processes, logs and
+    /// statistics are those of all, except for the filter's statistics.
+    ///
+    /// # Errors
+    /// When a part does not start.
+    pub async fn start_shared(&self) -> anyhow::Result<Stack> {
+        let mut stacks = Plan::start_each_shared(std::slice::from_ref(self)).await?;
+        stacks.pop().context("a stack")
+    }
+
+    /// Starts stacks in Envoys that they share with each other.
     ///
     /// # Errors
     /// When a part does not start, or the plans differ in what an Envoy has once.
     pub async fn start_each(plans: &[Plan<'_>]) -> anyhow::Result<Vec<Stack>> {
-        let Plan { workers, envoys, .. } = *plans.first().context("a plan")?;
-        let is_alike = |plan: &Plan<'_>| plan.workers == workers && plan.envoys == envoys;
-        ensure!(plans.iter().all(is_alike), "the plans need Envoys of their own");
-        let (mut parts, mut all) = (Vec::new(), Value::Null);
-        for (index, plan) in plans.iter().enumerate() {
-            let part = plan.start_parts().await?;
-            let mut config = plan.config(part.dir.path(), &part.upstream, &index.to_string())?;
-            rename_clusters(&mut config, index)?;
-            config["static_resources"]["listeners"][0]["name"] = json!(listener_name(index));
-            if all.is_null() {
-                all = config;
-            } else {
-                for list in ["listeners", "clusters"] {
-                    let more = config["static_resources"][list].as_array_mut().context(list)?;
-                    let to = all["static_resources"][list].as_array_mut().context(list)?;
-                    to.append(more);
-                }
-            }
-            parts.push(part);
+        let (workers, count) = alike(plans)?;
+        let mut envoys = Vec::new();
+        for _ in 0..count {
+            envoys.push(SharedEnvoy::start(workers).await?);
         }
-        let all = all.to_string();
-        let mut shared = Vec::new();
-        for _ in 0..envoys {
-            shared.push(SharedEnvoy::start(&all, workers).await?);
+        start_in(&envoys, plans).await
+    }
+
+    /// As [`Plan::start_each`], in the Envoys of [`Plan::start_shared`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn start_each_shared(plans: &[Plan<'_>]) -> anyhow::Result<Vec<Stack>> {
+        let (workers, count) = alike(plans)?;
+        let mut envoys = Vec::new();
+        for index in 0..count {
+            envoys.push(shared_envoy::of_program(workers, index).await?);
         }
-        let stacks = parts.into_iter().enumerate().map(|(index, part)| {
-            let mut own = shared.iter().map(|envoy| envoy.listener(index));
-            let envoy = own.next().context("an Envoy")??;
-            let others = own.collect::<anyhow::Result<_>>()?;
-            let Parts { dir, upstream, sidecar } = part;
-            Ok(Stack { envoy, others, sidecar, upstream, dir })
-        });
-        stacks.collect()
+        start_in(&envoys, plans).await
     }
 
     async fn start_parts(&self) -> anyhow::Result<Parts> {
@@ -135,30 +131,41 @@ struct Parts {
     sidecar: Sidecar,
 }
 
-/// An Envoy of several stacks.
-struct SharedEnvoy {
-    envoy: Envoy,
-    listeners: Vec<(String, SocketAddr)>,
+/// How many workers the Envoys of these plans have, and how many Envoys each has.
+fn alike(plans: &[Plan<'_>]) -> anyhow::Result<(u32, u32)> {
+    let Plan { workers, envoys, .. } = *plans.first().context("a plan")?;
+    let is_alike = |plan: &Plan<'_>| plan.workers == workers && plan.envoys == envoys;
+    ensure!(plans.iter().all(is_alike), "the plans need Envoys of their own");
+    Ok((workers, envoys))
 }
 
-impl SharedEnvoy {
-    async fn start(config: &str, workers: u32) -> anyhow::Result<SharedEnvoy> {
-        let dir = Arc::new(TempDir::new()?);
-        let envoy = start_envoy(config, dir.path(), workers).await?;
-        let listeners = envoy::listener_addresses(envoy.admin).await?;
-        Ok(SharedEnvoy { envoy: Envoy { _dir: Some(dir), ..envoy }, listeners })
+/// Starts stacks that have all these Envoys in common.
+async fn start_in(envoys: &[Arc<SharedEnvoy>], plans: &[Plan<'_>]) -> anyhow::Result<Vec<Stack>> {
+    let mut parts = Vec::new();
+    for plan in plans {
+        parts.push(plan.start_parts().await?);
     }
-
-    /// The Envoy as that of the stack with this number.
-    fn listener(&self, index: usize) -> anyhow::Result<Envoy> {
-        let name = listener_name(index);
-        let address = self.listeners.iter().find(|(of, _)| *of == name).context(name)?.1;
-        Ok(Envoy { address, ..self.envoy.clone() })
+    // Of each stack, its part of each Envoy.
+    let mut fronts: Vec<Vec<Envoy>> = plans.iter().map(|_| Vec::new()).collect();
+    for envoy in envoys {
+        let mut configurations = Vec::new();
+        for (plan, part) in plans.iter().zip(&parts) {
+            let number = envoy.number();
+            let vm_id = number.to_string();
+            let config = plan.config(part.dir.path(), &part.upstream, &vm_id)?;
+            configurations.push((number, config));
+        }
+        for (front, added) in fronts.iter_mut().zip(envoy.add(configurations).await?) {
+            front.push(added);
+        }
     }
-}
-
-fn listener_name(index: usize) -> String {
-    format!("main-{index}")
+    let stacks = parts.into_iter().zip(fronts).map(|(part, mut front)| {
+        let Parts { dir, upstream, sidecar } = part;
+        let others = front.split_off(1);
+        let envoy = front.pop().context("an Envoy")?;
+        Ok(Stack { envoy, others, sidecar, upstream, dir })
+    });
+    stacks.collect()
 }
 
 /// A running stack. Its processes end when it is dropped, and its directory goes with them.
@@ -183,6 +190,18 @@ impl Stack {
     /// When a part does not start; the error has its log.
     pub async fn start(limits: &str, filter: Filter<'_>, workers: u32) -> anyhow::Result<Stack> {
         Plan { workers, ..Plan::new(limits, filter) }.start().await
+    }
+
+    /// As [`Stack::start`], in an Envoy of [`Plan::start_shared`].
+    ///
+    /// # Errors
+    /// When a part does not start.
+    pub async fn start_shared(
+        limits: &str,
+        filter: Filter<'_>,
+        workers: u32,
+    ) -> anyhow::Result<Stack> {
+        Plan { workers, ..Plan::new(limits, filter) }.start_shared().await
     }
 
     /// The listeners of all Envoys.
@@ -259,15 +278,4 @@ impl Stack {
         };
         Ok(page.lines().filter_map(value).sum())
     }
-}
-
-/// Writes `config` to `dir` and starts Envoy on it.
-///
-/// # Errors
-/// When Envoy does not start; the error has its log.
-pub async fn start_envoy(config: &str, dir: &Path, workers: u32) -> anyhow::Result<Envoy> {
-    // JSON is YAML, and Envoy goes by the name.
-    let path = dir.join("envoy.yaml");
-    std::fs::write(&path, config).with_context(|| format!("cannot write {}", path.display()))?;
-    Envoy::start(&path, dir, workers).await
 }

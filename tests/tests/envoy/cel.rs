@@ -133,9 +133,8 @@ async fn a_request_that_no_condition_understands_is_limited_and_counted() -> any
     stack
         .logged("rate_limits[0].when: no result for some requests: a string is not a number")
         .await?;
-    let name = "wasmcustom.tidegate.condition_errors";
     let counted = async || {
-        let counted = stack.envoy.stat(name).await.ok()?;
+        let counted = stack.envoy.filter_stat("condition_errors").await.ok()?;
         (counted == 1_000).then_some(())
     };
     tidegate_tests::wait::until("1000 errors", tidegate_tests::wait::SOON, counted).await

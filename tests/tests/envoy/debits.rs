@@ -57,7 +57,7 @@ async fn started(limits: &str, plugin: &str, workers: u32) -> anyhow::Result<Sta
     // A stream may take longer than Envoy's default of 15 s.
     let routes =
         [json!({"match": {"prefix": "/"}, "route": {"cluster": "upstream", "timeout": "0s"}})];
-    Plan { workers, routes: &routes, ..planned(limits, plugin) }.start().await
+    Plan { workers, routes: &routes, ..planned(limits, plugin) }.start_shared().await
 }
 
 /// Begins a stream of a cost that only its end knows. It ends when the upstream releases it.
@@ -112,14 +112,13 @@ async fn what_a_stream_has_cost_is_read_at_its_end_whoever_says_it() -> anyhow::
     let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
     let plugins = cases.each_ref().map(|(hits, ..)| configured(&peek_and_debit(hits)));
     let plans = plugins.each_ref().map(|plugin| planned(&limits, plugin));
-    // The counter of debits is one for all.
-    let mut all = 0;
-    for (stack, (hits, cost, sent, expected)) in Plan::start_each(&plans).await?.iter().zip(cases) {
+    for (stack, (hits, cost, sent, expected)) in
+        Plan::start_each_shared(&plans).await?.iter().zip(cases)
+    {
         let headers: [(&str, &[u8]); 2] = [("x-client", b"a"), ("x-cost", cost.as_bytes())];
         let reply = stack.get("/", &headers[..1 + usize::from(sent)]).await?;
         ensure!(reply.status == 200, "{reply:?}");
-        all += expected;
-        debited(stack, all).await?;
+        debited(stack, expected).await?;
         ensure!(counted(stack).await? == expected as f64, "{hits}: {}", counted(stack).await?);
     }
     Ok(())
@@ -141,7 +140,7 @@ async fn both(
             flags: &["--count-denied", "--capacity", "1000"],
             ..Plan::new(limits, filter)
         };
-        let stack = plan.start().await?;
+        let stack = plan.start_shared().await?;
         wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         let statuses = act(&stack).await?;
         results.push((statuses, counted(&stack).await?));

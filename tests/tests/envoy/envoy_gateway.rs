@@ -11,10 +11,10 @@ use tidegate_tests::ads::{AdsServer, domain, level, limit};
 use tidegate_tests::bare_root::BareRoot;
 use tidegate_tests::client::{Client, get};
 use tidegate_tests::envoy::Envoy;
+use tidegate_tests::envoy::start_envoy;
 use tidegate_tests::process::Process;
 use tidegate_tests::shared_servers::{Redis, RedisOptions, RedisPrograms};
 use tidegate_tests::sidecar::{start_until_ready, tcp_in};
-use tidegate_tests::stack::start_envoy;
 use tidegate_tests::upstream::Upstream;
 use tidegate_tests::{not_run, wait};
 

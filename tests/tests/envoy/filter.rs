@@ -16,7 +16,7 @@ use tokio::process::Command;
 const FIVE_AN_HOUR: &str = "{ name: five, unit: hour, requests_per_unit: 5 }";
 
 async fn start(limits: &str, plugin: &str, workers: u32) -> anyhow::Result<Stack> {
-    Stack::start(limits, Filter::Tidegate(plugin), workers).await
+    Stack::start_shared(limits, Filter::Tidegate(plugin), workers).await
 }
 
 fn tally(allowed: u32, denied: u32) -> Tally {
@@ -26,7 +26,8 @@ fn tally(allowed: u32, denied: u32) -> Tally {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_of_two_hundred_pass_over_four_connections_and_two_workers() -> anyhow::Result<()> {
     let limits = limits("{ unit: hour, requests_per_unit: 50 }");
-    let stack = start(&limits, &plugin().to_string(), 2).await?;
+    let plugin = plugin().to_string();
+    let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 2).await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let sent = drive(stack.envoy.address, ("x-client", "a"), 200, 4).await?;
     ensure!(sent == tally(50, 150), "{sent:?}");
@@ -135,7 +136,8 @@ async fn an_address_is_limited_as_envoy_trusts_it() -> anyhow::Result<()> {
 async fn without_a_sidecar_failure_mode_rules_until_it_is_back() -> anyhow::Result<()> {
     for (mode, status) in [("allow", 200), ("deny", 500)] {
         let plugin = plugin_with("/failure_mode", json!(mode));
-        let mut stack = start(&limits(FIVE_AN_HOUR), &plugin, 1).await?;
+        let limits = limits(FIVE_AN_HOUR);
+        let mut stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
         wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         ensure!(stack.send_many("a", 6).await? == tally(5, 1));
         stack.sidecar.kill().await?;
@@ -281,7 +283,7 @@ async fn replies_are_as_configured() -> anyhow::Result<()> {
     plugin["headers"] = json!("off");
     let plugins = [shown, plugin.to_string()];
     let plans = plugins.each_ref().map(|plugin| Plan::new(&limits, Filter::Tidegate(plugin)));
-    let stacks = Plan::start_each(&plans).await?;
+    let stacks = Plan::start_each_shared(&plans).await?;
     let [stack, hidden] = stacks.as_slice() else { bail!("two are started") };
     let allowed = stack.send(b"a").await?;
     let header = |name| allowed.header(name);

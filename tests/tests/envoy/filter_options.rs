@@ -44,7 +44,7 @@ impl Both {
             plans.push(Plan::new(&limits, Filter::Tidegate(plugin)));
         }
         wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
-        let mut stacks = Plan::start_each(&plans).await?.into_iter();
+        let mut stacks = Plan::start_each_shared(&plans).await?.into_iter();
         let mut all = Vec::new();
         while let (Some(native), Some(ours)) = (stacks.next(), stacks.next()) {
             all.push(Both { native, ours });
@@ -82,7 +82,7 @@ async fn a_configured_content_type_is_the_only_one() -> anyhow::Result<()> {
     let limits = limits(ONE_AN_HOUR);
     let plans = plugins.each_ref().map(|plugin| Plan::new(&limits, Filter::Tidegate(plugin)));
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
-    for stack in Plan::start_each(&plans).await? {
+    for stack in Plan::start_each_shared(&plans).await? {
         stack.send(b"a").await?;
         let denied = stack.send(b"a").await?;
         ensure!(denied.status == 429 && denied.body == "{}", "{denied:?}");
@@ -208,8 +208,9 @@ async fn the_filter_looks_at_a_share_and_enforces_a_share() -> anyhow::Result<()
     })
     .await?;
     ensure!(shadow == 5, "{shadow}");
-    // Its native filter is the third filter.
-    let over = unenforced.native.envoy.stat("cluster.upstream-2.ratelimit.over_limit").await?;
+    let native = &unenforced.native.envoy;
+    let cluster = native.cluster("upstream");
+    let over = native.stat(&format!("cluster.{cluster}.ratelimit.over_limit")).await?;
     ensure!(over == 5, "{over}");
     enforced.answer(&client, &[200, 429, 429]).await
 }

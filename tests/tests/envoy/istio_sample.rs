@@ -10,9 +10,9 @@ use tempfile::TempDir;
 use tidegate_tests::bare_root::BareRoot;
 use tidegate_tests::bootstrap::{Filter, Setup, bootstrap, cluster, http2, socket_address};
 use tidegate_tests::client::{Client, get};
+use tidegate_tests::envoy::start_envoy;
 use tidegate_tests::shared_servers::{Redis, RedisOptions, RedisPrograms};
 use tidegate_tests::sidecar::{start_until_ready, tcp_in};
-use tidegate_tests::stack::start_envoy;
 use tidegate_tests::upstream::Upstream;
 use tidegate_tests::{not_run, wait};
 

@@ -38,7 +38,7 @@ async fn a_kill_of_the_sidecar_under_load_neither_loses_nor_adds_tokens() -> any
     let limits = limits(THOUSAND_AN_HOUR);
     let plugin = plugin_with("/failure_mode", json!("deny"));
     let plan = Plan { workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
-    let mut stack = plan.start().await?;
+    let mut stack = plan.start_shared().await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let load = Load::of_one_client(stack.addresses(), "a", 20_000);
     let load = Load { connections: 32, pace: Pace::Open(2_500.0), ..load }.start();
@@ -98,7 +98,7 @@ async fn breakers_open(stack: &Stack) -> Option<u64> {
 async fn a_stopped_sidecar_costs_a_timeout_then_failure_mode_rules_and_the_breaker_opens()
 -> anyhow::Result<()> {
     for (mode, status) in [("allow", 200), ("deny", 500)] {
-        let stack = Stack::start(
+        let stack = Stack::start_shared(
             &limits("{ unit: hour, requests_per_unit: 5 }"),
             Filter::Tidegate(&impatient(mode)),
             2,
@@ -146,7 +146,8 @@ async fn without_a_sidecar_leases_are_honoured_until_they_end() -> anyhow::Resul
     let plugin = plugin_with("/failure_mode", json!("deny"));
     // Leases of the usual two seconds could end while a busy machine kills a process.
     let flags: &[&str] = &["--capacity", "100000", "--lease-ttl", "10s"];
-    let mut stack = Plan { flags, ..Plan::new(&limits, Filter::Tidegate(&plugin)) }.start().await?;
+    let plan = Plan { flags, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
+    let mut stack = plan.start_shared().await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     // A machine that stands still for some tenths of a second makes the tokens look idle, so that they are given back.
     for _ in 0..5 {

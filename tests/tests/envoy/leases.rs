@@ -16,7 +16,7 @@ async fn thousand_of_twenty_thousand(envoys: u32, workers: u32) -> anyhow::Resul
     let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
     let plugin = plugin_with("/failure_mode", json!("deny"));
     let plan = Plan { envoys, workers, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
-    let stack = plan.start().await?;
+    let stack = plan.start_shared().await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let load = Load::of_one_client(stack.addresses(), "a", 20_000);
     let outcome = Load { connections: 32, ..load }.run().await?;
@@ -49,7 +49,7 @@ async fn every_kind_of_window_is_exact_over_two_envoys() -> anyhow::Result<()> {
     let filter = Filter::Tidegate(&plugin);
     let plans =
         limits.each_ref().map(|limits| Plan { envoys: 2, workers: 2, ..Plan::new(limits, filter) });
-    for (stack, algorithm) in Plan::start_each(&plans).await?.iter().zip(algorithms) {
+    for (stack, algorithm) in Plan::start_each_shared(&plans).await?.iter().zip(algorithms) {
         wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         let load = Load::of_one_client(stack.addresses(), "a", 6_000);
         let outcome = Load { pace: Pace::Open(2_000.0), ..load }.run().await?;
@@ -124,7 +124,7 @@ async fn under_steady_traffic_99_of_100_decisions_are_local() -> anyhow::Result<
     let clients = (driven(&first) / RATE_OF_ONE).clamp(1.0, 10.0) as u64;
     // Leases grow with the demand, which the filter has to see first.
     steady(&stack, clients, 10_000).await?;
-    let (outcome, decisions) = steady(&stack, clients, 30_000).await?;
+    let (outcome, decisions) = steady(&stack, clients, 20_000).await?;
     println!("{:.0} requests/s of {clients} clients were driven", driven(&outcome));
     ensure!(outcome.of(200) == outcome.sent(), "{:?}", outcome.statuses);
     ensure!(decisions.total() == outcome.sent(), "{decisions:?}");
@@ -140,7 +140,7 @@ async fn requests_that_wait_for_one_key_are_decided_by_few_asks() -> anyhow::Res
     // A busy machine may need more than the usual five seconds to have all of them wait.
     plugin["sidecar"]["timeout_ms"] = json!(60_000);
     let plugin = plugin.to_string();
-    let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
+    let stack = Stack::start_shared(&limits, Filter::Tidegate(&plugin), 1).await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     ensure!(stack.send_many("warm", 1).await?.allowed == 1);
     // The stats come at ticks: the ask of the request before has to be among them.
@@ -166,7 +166,7 @@ async fn requests_that_wait_for_one_key_are_decided_by_few_asks() -> anyhow::Res
 async fn with_no_slots_every_request_asks() -> anyhow::Result<()> {
     let plugin = plugin_with("/leases", json!({"slots": 0}));
     let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
-    let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
+    let stack = Stack::start_shared(&limits, Filter::Tidegate(&plugin), 1).await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let sent = stack.send_many("a", 300).await?;
     ensure!(sent.allowed == 300, "{sent:?}");
@@ -183,7 +183,7 @@ async fn what_one_envoy_does_not_spend_another_can() -> anyhow::Result<()> {
     // what has been idle for some tenths of one.
     let flags: &[&str] = &["--capacity", "100000", "--lease-ttl", "10s"];
     let plan = Plan { envoys: 2, flags, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
-    let stack = plan.start().await?;
+    let stack = plan.start_shared().await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let second = stack.others[0].address;
     // Enough for the first to lease ahead; then nothing more comes.

@@ -1,5 +1,5 @@
-//! Three machines with one limit in Redis: on each a sidecar and two Envoys. However their requests are spread, and
-//! whatever fails meanwhile, they admit the limit once.
+//! Three machines with one limit in Redis: each has a sidecar, and a filter of its own in two Envoys. However their
+//! requests are spread, and whatever fails meanwhile, they admit the limit once.
 
 use anyhow::ensure;
 use serde_json::json;
@@ -15,9 +15,9 @@ use tidegate_tests::shared_servers::{Redis, RedisOptions, RedisPrograms};
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
 
-const REQUESTS: u64 = 60_000;
-/// Requests a second over all Envoys; a slow machine sends fewer.
-const RATE: f64 = 15_000.0;
+const REQUESTS: u64 = 24_000;
+/// Requests a second over all Envoys, so that they last for longer than a fault; a slow machine sends fewer.
+const RATE: f64 = 6_000.0;
 const LIMIT: u64 = 3_000;
 /// What may be left when all have come: tokens that an Envoy or a sidecar holds and gets no request for.
 const UNUSED_MAX: u64 = 30;
@@ -84,16 +84,16 @@ impl Machines {
         let proxy = Proxy::start(SocketAddr::from((Ipv4Addr::LOCALHOST, redis.port))).await?;
         let limits = limits(&window.rate_limit());
         let plugin = plugin_with("/failure_mode", json!("deny"));
-        let mut stacks = Vec::new();
-        for address in [proxy.address.to_string(), redis.address(), redis.address()] {
-            let url = format!("redis://{address}");
-            let flags = ["--capacity", "100000", "--authority", &url];
+        let addresses = [proxy.address.to_string(), redis.address(), redis.address()];
+        let urls = addresses.map(|address| format!("redis://{address}"));
+        let flags = urls.each_ref().map(|url| {
+            let flags = ["--capacity", "100000", "--authority", url];
             let strict = ["--authority-failure", "deny", "--authority-timeout", window.patience()];
-            let flags = [&flags[..], &strict].concat();
-            let plan =
-                Plan { envoys: 2, flags: &flags, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
-            stacks.push(plan.start().await?);
-        }
+            [&flags[..], &strict].concat()
+        });
+        let plan = Plan { envoys: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
+        let plans = flags.each_ref().map(|flags| Plan { flags, ..plan });
+        let stacks = Plan::start_each_shared(&plans).await?;
         Ok(Some(Machines { window, redis, proxy, stacks, _dir: dir }))
     }
 
@@ -183,8 +183,8 @@ async fn machines_admit_a_limit_once_and_use_it_up() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A sidecar is killed, Redis stands still, and one machine alone cannot reach it: one after the other, since six Envoys
-/// take a while to start.
+/// A sidecar is killed, Redis stands still, and one machine alone cannot reach it: one after the other, since
+/// machines take a while to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_fault_opens_a_limit_of_machines() -> anyhow::Result<()> {
     let Some(mut machines) = Machines::start(Window::FirstHit).await? else { return Ok(()) };

@@ -9,8 +9,9 @@ use std::path::Path;
 use tempfile::TempDir;
 use tidegate_tests::bootstrap::{Filter, Setup, bootstrap};
 use tidegate_tests::client::{Reply, Tally, get};
+use tidegate_tests::envoy::start_envoy;
 use tidegate_tests::sidecar::Sidecar;
-use tidegate_tests::stack::{Plan, Stack, start_envoy};
+use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::upstream::Upstream;
 use tidegate_tests::wait;
 

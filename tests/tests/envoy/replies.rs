@@ -33,13 +33,13 @@ fn configured(fields: &Value) -> String {
 
 async fn ours(fields: &Value) -> anyhow::Result<Stack> {
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
-    Stack::start(LIMITS, Filter::Tidegate(&configured(fields)), 1).await
+    Stack::start_shared(LIMITS, Filter::Tidegate(&configured(fields)), 1).await
 }
 
 async fn native(fields: &Value, rate_limits: &Value) -> anyhow::Result<Stack> {
     let host = json!({"rate_limits": rate_limits});
     let filter = Filter::NativeWith { domain: "test", filter: fields, host: &host };
-    Stack::start(LIMITS, filter, 1).await
+    Stack::start_shared(LIMITS, filter, 1).await
 }
 
 /// Uses up the limit of client `a`.
@@ -211,7 +211,7 @@ async fn a_grpc_client_gets_what_envoy_sends() -> anyhow::Result<()> {
         let mut plans = vec![Plan::new(LIMITS, filter)];
         plans.extend(plugins.iter().map(|plugin| Plan::new(LIMITS, Filter::Tidegate(plugin))));
         wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
-        let mut stacks = Plan::start_each(&plans).await?.into_iter();
+        let mut stacks = Plan::start_each_shared(&plans).await?.into_iter();
         let mut theirs = stacks.next().context("Envoy's own filter")?;
         use_up(&theirs).await?;
         let expected = theirs.get("/", &call).await?;

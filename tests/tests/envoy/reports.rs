@@ -12,9 +12,10 @@ use tempfile::TempDir;
 use tidegate_tests::bootstrap::{Filter, Setup, bootstrap, merge};
 use tidegate_tests::client::{Client, Reply};
 use tidegate_tests::envoy::Envoy;
+use tidegate_tests::envoy::start_envoy;
 use tidegate_tests::plugin::{plugin, plugin_with};
 use tidegate_tests::sidecar::Sidecar;
-use tidegate_tests::stack::{Plan, Stack, start_envoy};
+use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::upstream::Upstream;
 use tidegate_tests::wait;
 use tidegate_wire::rls::{
@@ -222,7 +223,7 @@ descriptors:
   - {name: daily, unit: day, requests: 5000}
 ";
     let config = plugin().to_string();
-    let stack = Stack::start(limits, Filter::Tidegate(&config), 1).await?;
+    let stack = Stack::start_shared(limits, Filter::Tidegate(&config), 1).await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let mut client = Client::connect(stack.envoy.address).await?;
     for number in 1..=102_u32 {
@@ -250,7 +251,7 @@ async fn headers_of_the_sidecar_are_on_every_response_once() -> anyhow::Result<(
     let plugins = cases.map(|(own, _)| plugin_with("/headers", json!(own)));
     let plan = |plugin| Plan { flags: &flags, ..Plan::new(limits, Filter::Tidegate(plugin)) };
     let plans = plugins.each_ref().map(|plugin| plan(plugin));
-    for (stack, (own, is_leased)) in Plan::start_each(&plans).await?.iter().zip(cases) {
+    for (stack, (own, is_leased)) in Plan::start_each_shared(&plans).await?.iter().zip(cases) {
         wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         let mut client = Client::connect(stack.envoy.address).await?;
         for number in 1..=200 {

@@ -322,7 +322,7 @@ async fn costing(hits_addend: Value) -> anyhow::Result<Stack> {
     plugin["rate_limits"][0]["hits_addend"] = hits_addend;
     let plugin = plugin.to_string();
     let limits = limits("{ unit: hour, requests_per_unit: 10 }");
-    let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
+    let stack = Stack::start_shared(&limits, Filter::Tidegate(&plugin), 1).await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     Ok(stack)
 }
@@ -353,19 +353,15 @@ async fn denials_are_repeated_in_envoy_with_all_that_they_say() -> anyhow::Resul
     let limits = limits("{ name: two, unit: hour, requests_per_unit: 2 }");
     let plugins = cases.map(|(style, ..)| plugin_with("/headers", json!(style)));
     let plans = plugins.each_ref().map(|plugin| Plan::new(&limits, Filter::Tidegate(plugin)));
-    // They share the counters of their Envoy.
-    let (mut decided, mut repeated) = (0, 0);
-    for (stack, (style, name, value)) in Plan::start_each(&plans).await?.iter().zip(cases) {
+    for (stack, (style, name, value)) in Plan::start_each_shared(&plans).await?.iter().zip(cases) {
         wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         ensure!(stack.send_many("a", 3).await?.denied == 1);
         let mut replies = Vec::new();
         for _ in 0..20 {
             replies.push(wait::reset_during(wait::HOUR, stack.send(b"a")).await?);
         }
-        decided += 23;
-        let decisions = stack.envoy.decisions_of(decided).await?;
-        ensure!(decisions.denied_local >= repeated + 19, "{style}: {decisions:?}");
-        repeated = decisions.denied_local;
+        let decisions = stack.envoy.decisions_of(23).await?;
+        ensure!(decisions.denied_local >= 19, "{style}: {decisions:?}");
         for (expected, reply) in &replies {
             ensure!(reply.status == 429 && reply.header(name) == Some(value), "{reply:?}");
             ensure!(reply.body == "rate limit exceeded", "{reply:?}");
@@ -386,7 +382,7 @@ async fn denials_are_repeated_in_envoy_with_all_that_they_say() -> anyhow::Resul
 async fn shadow_counts_and_never_denies() -> anyhow::Result<()> {
     let limits = limits("{ unit: hour, requests_per_unit: 3 }");
     let plugin = plugin_with("/shadow", json!(true));
-    let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
+    let stack = Stack::start_shared(&limits, Filter::Tidegate(&plugin), 1).await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let mut sent = 0;
     wait::until("a denial that is not carried out", wait::SOON, async || {
@@ -416,7 +412,7 @@ async fn one_recipe_in_shadow_leaves_the_others_enforced() -> anyhow::Result<()>
         "shadow": true,
     }));
     let plugin = plugin.to_string();
-    let stack = Stack::start(limits, Filter::Tidegate(&plugin), 1).await?;
+    let stack = Stack::start_shared(limits, Filter::Tidegate(&plugin), 1).await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     for client in ["a", "b"] {
         let sent = stack.send_many(client, 8).await?;

@@ -8,9 +8,9 @@ use tempfile::TempDir;
 use tidegate_tests::bootstrap::{Filter, NO_HOSTS, Setup, bootstrap, merge};
 use tidegate_tests::client::Client;
 use tidegate_tests::envoy::Envoy;
+use tidegate_tests::envoy::start_envoy;
 use tidegate_tests::plugin::plugin;
 use tidegate_tests::sidecar::Sidecar;
-use tidegate_tests::stack::start_envoy;
 use tidegate_tests::upstream::Upstream;
 
 const NATIVE: &str = "envoy.filters.http.ratelimit";

@@ -39,7 +39,7 @@ async fn statistics_are_what_client_and_upstream_saw() -> anyhow::Result<()> {
     plugin["rate_limits"] = json!([{"actions": [team, client]}]);
     plugin["failure_mode"] = json!("deny");
     let plugin = plugin.to_string();
-    let stack = Stack::start(LIMITS, Filter::Tidegate(&plugin), 2).await?;
+    let stack = Stack::start_shared(LIMITS, Filter::Tidegate(&plugin), 2).await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let load = Load::of_clients(stack.addresses(), "c", 5, REQUESTS);
     let outcome = Load { connections: 16, ..load }.run().await?;

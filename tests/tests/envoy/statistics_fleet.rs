@@ -1,7 +1,7 @@
-//! Statistics of a fleet: two machines, each with a sidecar and a real Envoy of two workers, write into one PostgreSQL.
-//! After quiet its sums are what the clients and the upstreams saw, to the hit, whichever sidecar is asked.
+//! Statistics of a fleet: two machines, each with a sidecar and a filter of two workers in a real Envoy, write into one
+//! PostgreSQL. After quiet its sums are what the clients and the upstreams saw, to the hit, whichever sidecar is asked.
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -57,7 +57,8 @@ impl Fleet {
         let flags = ["--capacity", "200000", "--statistics", &url];
         let plan = Plan::new(LIMITS, Filter::Tidegate(&plugin));
         let plan = Plan { workers: 2, flags: &flags, ..plan };
-        let machines = [plan.start().await?, plan.start().await?];
+        let machines = Plan::start_each_shared(&[plan, plan]).await?;
+        let machines = machines.try_into().map_err(|_| anyhow!("two machines"))?;
         wait::for_room_in_window(wait::HOUR, DISTINCT).await?;
         Ok(Some(Fleet { machines, _postgres: postgres }))
     }

@@ -72,7 +72,7 @@ async fn counts_are_what_the_client_saw(flags: &[&str]) -> anyhow::Result<()> {
     const REQUESTS: u64 = 6_000;
     let plugin = configured(&["team", "kind", "free"]);
     let plan = Plan::new(LIMITS, Filter::Tidegate(&plugin));
-    let stack = Plan { workers: 2, flags, ..plan }.start().await?;
+    let stack = Plan { workers: 2, flags, ..plan }.start_shared().await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let load = Load::of_clients(stack.addresses(), "c", 3, REQUESTS);
     let outcome = Load { connections: 16, ..load }.run().await?;
@@ -97,7 +97,7 @@ async fn counts_are_what_the_client_saw(flags: &[&str]) -> anyhow::Result<()> {
     // Otherwise the sidecar decided them, and the test is about nothing.
     let in_envoy = last.get("test/client decided_in_envoy").copied().unwrap_or(0);
     ensure!(in_envoy > REQUESTS / 2, "{last:?}");
-    ensure!(stack.envoy.stat("wasmcustom.tidegate.reports_lost").await? == 0);
+    ensure!(stack.envoy.filter_stat("reports_lost").await? == 0);
     // The counts are there, and nothing more comes.
     stack.send_many("another", 3).await?;
     let [.., unmatched] = expected;
@@ -112,7 +112,7 @@ async fn what_was_reported_without_an_answer_counts_once() -> anyhow::Result<()>
     let mut plugin: serde_json::Value = serde_json::from_str(&configured(&[]))?;
     plugin["sidecar"]["timeout_ms"] = json!(50);
     let plugin = plugin.to_string();
-    let stack = Stack::start(LIMITS, Filter::Tidegate(&plugin), 2).await?;
+    let stack = Stack::start_shared(LIMITS, Filter::Tidegate(&plugin), 2).await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let first = stack.send_many("a", 1_000).await?;
     let before = expect(&stack, &[("test/client total_hits", 1_000)]).await?;
@@ -125,7 +125,7 @@ async fn what_was_reported_without_an_answer_counts_once() -> anyhow::Result<()>
         told += 200;
         stack.sidecar.process.freeze().await?;
         let silent = async || {
-            let unanswered = stack.envoy.stat("wasmcustom.tidegate.breakers_open").await.ok()?;
+            let unanswered = stack.envoy.filter_stat("breakers_open").await.ok()?;
             (unanswered > 0).then_some(())
         };
         let _ = stack.send(b"b").await?;

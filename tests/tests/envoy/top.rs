@@ -24,7 +24,7 @@ async fn denials_made_in_envoy_are_named() -> anyhow::Result<()> {
     let plugin = plugin.to_string();
     let flags = &["--capacity", "100000", "--workers", "2"];
     let plan = Plan::new(LIMITS, Filter::Tidegate(&plugin));
-    let stack = Plan { workers: 2, flags, ..plan }.start().await?;
+    let stack = Plan { workers: 2, flags, ..plan }.start_shared().await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let load = Load::of_clients(stack.addresses(), "greedy-", 2, REQUESTS);
     let outcome = Load { connections: 8, ..load }.run().await?;

@@ -78,8 +78,8 @@ async fn a_translated_filter_gives_the_same_replies() -> anyhow::Result<()> {
     let setup = Setup::new(native, Path::new("socket"), "127.0.0.1:1".parse()?);
     std::fs::write(&file, bootstrap(&setup)?.to_string())?;
     let plugin = translated(&file).await?.to_string();
-    let mut native = Stack::start(&limits, native, 1).await?;
-    let mut ours = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
+    let mut native = Stack::start_shared(&limits, native, 1).await?;
+    let mut ours = Stack::start_shared(&limits, Filter::Tidegate(&plugin), 1).await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     for request in 0..8 {
         let (theirs, own) = (shown(&native.send(b"a").await?), shown(&ours.send(b"a").await?));

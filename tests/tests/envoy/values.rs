@@ -10,9 +10,10 @@ use std::path::Path;
 use tempfile::TempDir;
 use tidegate_tests::bootstrap::{Filter, Setup, bootstrap, route};
 use tidegate_tests::client::Reply;
+use tidegate_tests::envoy::start_envoy;
 use tidegate_tests::plugin::plugin;
 use tidegate_tests::sidecar::Sidecar;
-use tidegate_tests::stack::{Stack, start_envoy};
+use tidegate_tests::stack::Stack;
 use tidegate_tests::upstream::Upstream;
 use tidegate_tests::wait;
 
