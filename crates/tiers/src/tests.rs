@@ -17,7 +17,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_authority::{Counters, Undecided, clock, wait};
-use tidegate_store::{Cluster, Entries, Geometry, Hashed, Options};
+use tidegate_store::{Cluster, Entries, Geometry, Hashed, Options, default_memory_dir};
 use xxhash_rust::xxh3::xxh3_128;
 
 const DAY: u64 = 86_400_000_000_000;
@@ -48,7 +48,9 @@ impl Process {
         settings: Settings,
         moves: MovesSettings,
     ) -> Process {
-        let options = Options::narrow(Geometry::by_capacity(counters, 0.8).unwrap());
+        let narrow = Geometry::by_capacity(counters, 0.8).unwrap();
+        // The memory goes with the directory, however the process ends.
+        let options = Options { memory_dir: Some(dir.into()), ..Options::narrow(narrow) };
         let hot = Arc::new(Cluster::open(dir, &options).unwrap());
         let tiered = Tiered::new(hot.clone(), rows, settings).unwrap();
         let mover = tiered.mover(moves).unwrap();
@@ -92,6 +94,11 @@ fn key(number: u64) -> Hashed {
     Hashed::narrow(xxh3_128(&number.to_le_bytes()))
 }
 
+/// A data directory in memory, where there is some.
+fn directory() -> TempDir {
+    TempDir::new_in(default_memory_dir()).or_else(|_| TempDir::new()).unwrap()
+}
+
 /// A data directory with a process, and its rows.
 struct World {
     rows: Arc<MemoryRows>,
@@ -106,7 +113,7 @@ impl World {
     }
 
     fn with(shards: usize, settings: Settings) -> World {
-        let (dir, rows) = (TempDir::new().unwrap(), Arc::new(MemoryRows::new(shards)));
+        let (dir, rows) = (directory(), Arc::new(MemoryRows::new(shards)));
         let mut process = Process::start(dir.path(), &rows, settings);
         process.mover.whole_pass_at(ALL).unwrap();
         World { rows, process, settings, dir }

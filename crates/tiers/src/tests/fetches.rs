@@ -53,7 +53,7 @@ impl Cold {
         timeout: Duration,
         is_in: impl Fn(u64, usize) -> bool,
     ) -> Cold {
-        let (dir, rows) = (TempDir::new().unwrap(), Arc::new(MemoryRows::new(shards)));
+        let (dir, rows) = (directory(), Arc::new(MemoryRows::new(shards)));
         for number in 0..MANY {
             let shards = (0..shards).filter(|shard| is_in(number, *shard));
             shards.for_each(|shard| rows.insert(shard, row(number, 1, MOVED_AT)));
@@ -294,7 +294,7 @@ fn a_row_that_goes_on_while_its_counter_waits_is_found() {
     let (warm, cold) = (Arc::new(MemoryRows::new(1)), Arc::new(MemoryRows::new(2)));
     (0..MANY).for_each(|number| warm.insert(0, row(number, 1, MOVED_AT)));
     let levels: Arc<dyn Rows> = Arc::new(Levels::new(warm.clone(), cold));
-    let (dir, moves) = (TempDir::new().unwrap(), MovesSettings::default());
+    let (dir, moves) = (directory(), MovesSettings::default());
     let moves = MovesSettings { warm: Duration::ZERO, ..moves };
     let mut process = Process::with_room(ROOM, dir.path(), levels, with_timeout(NEVER), moves);
     process.mover.build_all();

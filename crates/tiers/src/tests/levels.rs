@@ -17,7 +17,7 @@ impl TwoLevels {
     fn new() -> TwoLevels {
         let (warm, cold) = (Arc::new(MemoryRows::new(1)), Arc::new(MemoryRows::new(2)));
         let levels: Arc<dyn Rows> = Arc::new(Levels::new(warm.clone(), cold.clone()));
-        let dir = TempDir::new().unwrap();
+        let dir = directory();
         let settings = Settings { capacity: 10_000, ..Settings::default() };
         // Whatever is warm is old enough at once.
         let moves = MovesSettings { warm: Duration::ZERO, ..MovesSettings::default() };
