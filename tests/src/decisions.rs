@@ -60,7 +60,7 @@ impl Decisions {
 
 impl Envoy {
     /// How the names of the filter's stats begin. Envoy puts `wasmcustom.` before what a module defines.
-    fn filter_stats(&self) -> String {
+    pub(crate) fn filter_stats(&self) -> String {
         let own = self.shared.as_ref().map(|listener| format!("{}.", listener.stat_prefix()));
         format!("wasmcustom.tidegate.{}", own.unwrap_or_default())
     }

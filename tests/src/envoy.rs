@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::process::Command;
 
@@ -114,7 +114,7 @@ impl Envoy {
     }
 }
 
-fn admin_path(dir: &Path) -> std::path::PathBuf {
+fn admin_path(dir: &Path) -> PathBuf {
     dir.join("admin-address")
 }
 
@@ -141,8 +141,16 @@ pub async fn listener_addresses(admin: SocketAddr) -> anyhow::Result<Vec<(String
 /// # Errors
 /// When Envoy does not start; the error has its log.
 pub async fn start_envoy(config: &str, dir: &Path, workers: u32) -> anyhow::Result<Envoy> {
-    // JSON is YAML, and Envoy goes by the name.
+    Envoy::start(&write_config(config, dir)?, dir, workers).await
+}
+
+/// Writes a configuration in JSON to `dir`. Returns the file's path.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn write_config(config: &str, dir: &Path) -> anyhow::Result<PathBuf> {
+    // Envoy reads a file of this name as YAML, and JSON is valid YAML.
     let path = dir.join("envoy.yaml");
     std::fs::write(&path, config).with_context(|| format!("cannot write {}", path.display()))?;
-    Envoy::start(&path, dir, workers).await
+    Ok(path)
 }

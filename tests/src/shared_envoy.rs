@@ -6,13 +6,13 @@
 
 use crate::bootstrap::socket_address;
 use crate::client::get;
-use crate::envoy::{Envoy, listener_addresses};
+use crate::envoy::{Envoy, listener_addresses, write_config};
 use crate::wait;
 use anyhow::Context;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tempfile::TempDir;
 
@@ -91,9 +91,7 @@ impl SharedEnvoy {
             "admin": {"address": socket_address("127.0.0.1:0".parse()?)},
             "dynamic_resources": {"cds_config": source(CLUSTERS), "lds_config": source(LISTENERS)},
         });
-        // JSON is YAML, and Envoy goes by the name.
-        let path = dir.path().join("envoy.yaml");
-        std::fs::write(&path, config.to_string())?;
+        let path = write_config(&config.to_string(), dir.path())?;
         let envoy = Envoy::start_without_listener(&path, dir.path(), workers).await?;
         Ok(Arc::new(SharedEnvoy { envoy, dir, served: Mutex::new(served) }))
     }
@@ -203,7 +201,7 @@ impl Drop for SharedListener {
     }
 }
 
-fn file(dir: &Path, kind: Kind) -> std::path::PathBuf {
+fn file(dir: &Path, kind: Kind) -> PathBuf {
     dir.join(format!("{}.yaml", kind.name))
 }
 

@@ -255,7 +255,7 @@ impl Stack {
     pub async fn counts(&self) -> anyhow::Result<String> {
         let mut counts = String::new();
         for envoy in self.envoys() {
-            let all = envoy.stats("wasmcustom.").await?;
+            let all = envoy.stats(&envoy.filter_stats()).await?;
             let counted = all.into_iter().filter(|(_, value)| *value > 0);
             counts += &format!("{:#?}\n", counted.collect::<BTreeMap<_, _>>());
         }

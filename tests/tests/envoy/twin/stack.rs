@@ -12,8 +12,7 @@ use tidegate_tests::artifacts;
 use tidegate_tests::bootstrap::{
     cluster, http2, internal_addresses, merge, native, router, socket_address, wasm,
 };
-use tidegate_tests::envoy::start_envoy;
-use tidegate_tests::envoy::{Envoy, listener_addresses};
+use tidegate_tests::envoy::{Envoy, listener_addresses, start_envoy};
 use tidegate_tests::upstream::Upstream;
 
 /// The name of Envoy's filter, and of ours.
