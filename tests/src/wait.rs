@@ -6,10 +6,12 @@
 use anyhow::Context;
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::Instant;
 
-/// How often a condition is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// The pause between two looks is a thirtieth of the time already waited, within these bounds: a wait of seconds looks
+/// seldom, as each look may be a page of metrics.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// What a busy machine adds to any designed time.
 const BUSY: Duration = Duration::from_secs(15);
 
@@ -108,13 +110,27 @@ pub async fn reset_during<T>(
     Ok((secs()..=most, happened))
 }
 
-/// The pace of looks, for a loop that has its own bound. The first comes at once.
+/// The pace of looks, for a loop that has its own bound.
 #[must_use]
-pub fn looks() -> Interval {
-    let mut looks = tokio::time::interval(LOOK_EVERY);
-    // A look that took long is followed by a pause, too.
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    looks
+pub fn looks() -> Looks {
+    Looks { begun: Instant::now(), is_first: true }
+}
+
+/// See [`looks`].
+#[derive(Debug)]
+pub struct Looks {
+    begun: Instant,
+    is_first: bool,
+}
+
+impl Looks {
+    /// Waits for the time of the next look. The first comes at once.
+    pub async fn tick(&mut self) {
+        if !std::mem::take(&mut self.is_first) {
+            let pause = (self.begun.elapsed() / 30).clamp(PAUSE_MIN, PAUSE_MAX);
+            tokio::time::sleep(pause).await;
+        }
+    }
 }
 
 /// How far the current window of `period` is from its end, by the system clock.
@@ -150,7 +166,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_wait_ends_at_its_bound_though_a_look_does_not() {
-        let begun = tokio::time::Instant::now();
+        let begun = Instant::now();
         let found = until::<()>("nothing", SOON, async || std::future::pending().await).await;
         let error = found.expect_err("nothing was found").to_string();
         assert_eq!(error, "waited 17s for nothing in vain");

@@ -10,15 +10,19 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tidegate_tests::rls::{Rls, request};
 use tidegate_tests::wait;
 use tidegate_wire::rls::{Code, RateLimitRequest, RateLimitResponse};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tonic::{Code as Status, Status as Failed};
 
 /// The counters of one call at the end.
 const SWEPT: usize = 8;
+/// How often a client asks while something else goes on. Faster, clients only take the processor from what they wait for.
+const PACE: Duration = Duration::from_millis(5);
 /// One of so many counters is used up.
 const USED_UP: usize = 50;
 
@@ -371,7 +375,10 @@ impl Crowd {
             let (over, decided) = (over.clone(), decided.clone());
             async move {
                 let mut scan = 0;
+                let mut turns = tokio::time::interval(PACE);
+                turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 while !*over.borrow() {
+                    turns.tick().await;
                     let before = client.calls.decided();
                     client.step(scan).await?;
                     scan += 1;
