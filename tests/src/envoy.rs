@@ -35,32 +35,7 @@ impl Envoy {
     /// # Errors
     /// When it ends instead; the error has its log.
     pub async fn start(config: &Path, dir: &Path, workers: u32) -> anyhow::Result<Envoy> {
-        let envoy = Envoy::start_without_listener(config, dir, workers).await?;
-        let address = listener_addresses(envoy.admin).await?.into_iter().next();
-        Ok(Envoy { address: address.context("Envoy has no listener")?.1, ..envoy })
-    }
-
-    /// As [`Envoy::start`], for one that gets its listeners later. Its address is that of the admin interface.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) async fn start_without_listener(
-        config: &Path,
-        dir: &Path,
-        workers: u32,
-    ) -> anyhow::Result<Envoy> {
-        let mut process = Envoy::launch(config, dir, workers)?;
-        let admin_path = admin_path(dir);
-        let ready = wait::until("Envoy to be ready", wait::START, async || {
-            if let Err(ended) = process.check_running() {
-                return Some(Err(ended));
-            }
-            let admin = std::fs::read_to_string(&admin_path).ok()?.trim().parse().ok()?;
-            let ready = get(admin, "/ready").await.ok()?;
-            (ready.status == 200).then_some(Ok::<SocketAddr, anyhow::Error>(admin))
-        });
-        let admin = ready.await?.context("Envoy did not start")?;
-        Ok(Envoy { process: Arc::new(process), address: admin, admin, shared: None })
+        Envoy::ready(Envoy::launch(config, dir, workers)?, dir).await
     }
 
     /// Starts Envoy without waiting, for configurations that it should refuse.
@@ -68,6 +43,14 @@ impl Envoy {
     /// # Errors
     /// When the program cannot be started.
     pub fn launch(config: &Path, dir: &Path, workers: u32) -> anyhow::Result<Process> {
+        Process::start(Envoy::command(config, dir, workers)?, "envoy", dir)
+    }
+
+    /// How it is started.
+    ///
+    /// # Errors
+    /// When there is no Envoy.
+    pub(crate) fn command(config: &Path, dir: &Path, workers: u32) -> anyhow::Result<Command> {
         let mut command = Command::new(artifacts::envoy()?);
         let workers = workers.to_string();
         command
@@ -81,7 +64,27 @@ impl Envoy {
             .arg(admin_path(dir))
             .arg("--config-path")
             .arg(config);
-        Process::start(command, "envoy", dir)
+        Ok(command)
+    }
+
+    /// Waits until this process, which was started in `dir`, is ready.
+    ///
+    /// # Errors
+    /// When it ends instead, or has no listener; the error has its log.
+    pub(crate) async fn ready(mut process: Process, dir: &Path) -> anyhow::Result<Envoy> {
+        let admin_path = admin_path(dir);
+        let ready = wait::until("Envoy to be ready", wait::START, async || {
+            if let Err(ended) = process.check_running() {
+                return Some(Err(ended));
+            }
+            let admin = std::fs::read_to_string(&admin_path).ok()?.trim().parse().ok()?;
+            let ready = get(admin, "/ready").await.ok()?;
+            (ready.status == 200).then_some(Ok::<SocketAddr, anyhow::Error>(admin))
+        });
+        let admin = ready.await?.context("Envoy did not start")?;
+        let address = listener_addresses(admin).await?.into_iter().next();
+        let address = address.context("Envoy has no listener")?.1;
+        Ok(Envoy { process: Arc::new(process), address, admin, shared: None })
     }
 
     /// The name that it has for a cluster of this name in the configuration of its stack.

@@ -28,18 +28,40 @@ impl Process {
     /// # Errors
     /// When the log cannot be made or the program not started.
     pub fn start(mut command: Command, name: &str, dir: &Path) -> anyhow::Result<Process> {
+        Process::spawn(command.stdin(Stdio::null()), name, dir)
+    }
+
+    fn spawn(command: &mut Command, name: &str, dir: &Path) -> anyhow::Result<Process> {
         let log = dir.join(format!("{name}.log"));
         let file = std::fs::File::create(&log)
             .with_context(|| format!("cannot make {}", log.display()))?;
         let child = command
             .env("TIDEGATE_MEMORY_DIR", memory::dir())
-            .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file)
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
         Ok(Process { name: name.to_owned(), child, log })
+    }
+
+    /// As [`Process::start`], for one whose handle is in a static variable, which is never dropped: it ends with this
+    /// program, and `dir` goes with it. A shell waits for that, and the handle is that of the shell.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn start_for_program(
+        command: Command,
+        name: &str,
+        dir: &Path,
+    ) -> anyhow::Result<Process> {
+        // The end of this program closes the pipe.
+        const UNTIL_CLOSED: &str = "\"$@\" < /dev/null & read -r _; kill -KILL $!; rm -rf \"$0\"";
+        let command = command.into_std();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", UNTIL_CLOSED]).arg(dir).arg(command.get_program());
+        shell.args(command.get_args());
+        Process::spawn(shell.stdin(Stdio::piped()), name, dir)
     }
 
     /// The process id.

@@ -4,17 +4,21 @@
 //! it serves. Each stack has a listener, clusters, filter data and statistics of the filter of its own there. The process,
 //! its log and its other statistics are those of all.
 
-use crate::bootstrap::socket_address;
+use crate::bootstrap::{Filter, Setup, bootstrap, socket_address};
 use crate::client::get;
 use crate::envoy::{Envoy, listener_addresses, write_config};
+use crate::plugin::plugin;
+use crate::process::Process;
+use crate::sidecar::Sidecar;
 use crate::wait;
 use anyhow::Context;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use tempfile::TempDir;
+use tokio::process::Command;
 
 /// A kind of what Envoy reads from a file: the name of the file, and the type of its resources.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +32,7 @@ const LISTENERS: Kind =
 const CLUSTERS: Kind =
     Kind { name: "clusters", of: "type.googleapis.com/envoy.config.cluster.v3.Cluster" };
 
-/// A running Envoy that ends with the last of its listeners.
+/// A running Envoy.
 #[derive(Debug)]
 pub(crate) struct SharedEnvoy {
     envoy: Envoy,
@@ -53,8 +57,8 @@ pub(crate) struct SharedListener {
     number: usize,
 }
 
-/// Those with this many workers, which all tests of a program share while any of them runs.
-static OF_PROGRAM: tokio::sync::Mutex<BTreeMap<(u32, u32), Weak<SharedEnvoy>>> =
+/// Those with this many workers, which all tests of a program share. They end with the program.
+static OF_PROGRAM: tokio::sync::Mutex<BTreeMap<(u32, u32), Arc<SharedEnvoy>>> =
     tokio::sync::Mutex::const_new(BTreeMap::new());
 
 /// The Envoy with this index among those of the program that have so many workers.
@@ -63,22 +67,26 @@ static OF_PROGRAM: tokio::sync::Mutex<BTreeMap<(u32, u32), Weak<SharedEnvoy>>> =
 /// When it does not start; the error has its log.
 pub(crate) async fn of_program(workers: u32, index: u32) -> anyhow::Result<Arc<SharedEnvoy>> {
     let mut all = OF_PROGRAM.lock().await;
-    if let Some(running) = all.get(&(workers, index)).and_then(Weak::upgrade) {
-        return Ok(running);
+    if let Some(running) = all.get(&(workers, index)) {
+        return Ok(running.clone());
     }
-    let envoy = SharedEnvoy::start(workers).await?;
-    all.insert((workers, index), Arc::downgrade(&envoy));
+    let envoy = SharedEnvoy::start(workers, Process::start_for_program).await?;
+    all.insert((workers, index), envoy.clone());
     Ok(envoy)
 }
 
 impl SharedEnvoy {
-    /// Starts one without a listener.
+    /// Starts one without stacks, as a process of this kind.
     ///
     /// # Errors
     /// When it does not start; the error has its log.
-    pub(crate) async fn start(workers: u32) -> anyhow::Result<Arc<SharedEnvoy>> {
+    pub(crate) async fn start(
+        workers: u32,
+        process: impl FnOnce(Command, &str, &Path) -> anyhow::Result<Process>,
+    ) -> anyhow::Result<Arc<SharedEnvoy>> {
         let dir = TempDir::new()?;
-        let mut served = Served::default();
+        let mut served =
+            Served { parts: BTreeMap::from([(0, idle(dir.path())?)]), ..Served::default() };
         for kind in [CLUSTERS, LISTENERS] {
             served.write(dir.path(), kind)?;
         }
@@ -92,7 +100,8 @@ impl SharedEnvoy {
             "dynamic_resources": {"cds_config": source(CLUSTERS), "lds_config": source(LISTENERS)},
         });
         let path = write_config(&config.to_string(), dir.path())?;
-        let envoy = Envoy::start_without_listener(&path, dir.path(), workers).await?;
+        let process = process(Envoy::command(&path, dir.path(), workers)?, "envoy", dir.path())?;
+        let envoy = Envoy::ready(process, dir.path()).await?;
         Ok(Arc::new(SharedEnvoy { envoy, dir, served: Mutex::new(served) }))
     }
 
@@ -199,6 +208,16 @@ impl Drop for SharedListener {
         let _ = self.of.change(LISTENERS, |served| _ = served.parts.remove(&self.number));
         let _ = self.of.change(CLUSTERS, |_| {});
     }
+}
+
+/// What is there from the start to the end, so that Envoy keeps the compiled filter when no stack has it: a listener that
+/// nobody connects to.
+fn idle(dir: &Path) -> anyhow::Result<Value> {
+    let plugin = plugin().to_string();
+    let (sidecar, upstream) = (Sidecar::socket(dir), "127.0.0.1:1".parse()?);
+    let mut config = bootstrap(&Setup::new(Filter::Tidegate(&plugin), &sidecar, upstream))?;
+    rename_all(&mut config, 0)?;
+    Ok(config["static_resources"].take())
 }
 
 fn file(dir: &Path, kind: Kind) -> PathBuf {

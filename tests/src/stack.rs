@@ -3,6 +3,7 @@
 use crate::bootstrap::{Before, Filter, Setup, UNDER_WAY_MAX, bootstrap};
 use crate::client::{Client, Reply, Tally, drive};
 use crate::envoy::{Envoy, start_envoy};
+use crate::process::Process;
 use crate::shared_envoy::{self, SharedEnvoy};
 use crate::sidecar::Sidecar;
 use crate::upstream::Upstream;
@@ -88,7 +89,7 @@ impl<'a> Plan<'a> {
         let (workers, count) = alike(plans)?;
         let mut envoys = Vec::new();
         for _ in 0..count {
-            envoys.push(SharedEnvoy::start(workers).await?);
+            envoys.push(SharedEnvoy::start(workers, Process::start).await?);
         }
         start_in(&envoys, plans).await
     }
