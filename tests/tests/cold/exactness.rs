@@ -40,10 +40,10 @@ async fn ten_times_more_counters_than_memory_are_exact_with_sqlite() -> anyhow::
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_times_more_counters_than_memory_are_exact_with_postgres() -> anyhow::Result<()> {
-    each_decision_is_the_twins(Kind::Postgres, Size { capacity: 400, rounds: 2 }).await
+    each_decision_is_the_twins(Kind::Postgres, Size { capacity: 300, rounds: 2 }).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_times_more_counters_than_memory_are_exact_with_mariadb() -> anyhow::Result<()> {
-    each_decision_is_the_twins(Kind::Mariadb, Size { capacity: 400, rounds: 2 }).await
+    each_decision_is_the_twins(Kind::Mariadb, Size { capacity: 300, rounds: 2 }).await
 }

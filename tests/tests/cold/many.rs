@@ -1,7 +1,7 @@
 //! Far more counters than the memory has room for, most of them counted long ago, in three databases, while the sidecar and
 //! the databases are killed.
 //!
-//! `TIDEGATE_COLD_COUNTERS` is the number of counters, 12,500 if it is not set. The memory has room for a twenty-fifth of them,
+//! `TIDEGATE_COLD_COUNTERS` is the number of counters, 7,500 if it is not set. The memory has room for a twenty-fifth of them,
 //! and a hit is asked for fifty. `TIDEGATE_KILLS` is the number of kills of the sidecar, ten if it is not set; each
 //! server is killed for every ten of them.
 
@@ -15,7 +15,7 @@ use tidegate_sql::testing::{Kind, Server};
 use tidegate_tests::wait;
 use tokio::sync::watch;
 
-const COUNTERS: u32 = 12_500;
+const COUNTERS: u32 = 7_500;
 const KILLS: u32 = 10;
 /// Room for one of so many in memory.
 const IN_MEMORY: u32 = 25;

@@ -164,7 +164,7 @@ async fn frs_callers_are_served_beside_any_number_of_silent_holders() -> anyhow:
 /// Idle connections kept what their largest request and answer had needed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_connection_keeps_at_most_64_kib() -> anyhow::Result<()> {
-    const COUNT: usize = 400;
+    const COUNT: usize = 200;
     let served = Served::start().await?;
     let entries = "{\"key\":\"client\",\"value\":\"x\"},".repeat(8_000);
     let large = format!(
