@@ -161,8 +161,9 @@ MUTATED = $(if $(filter tidegate,$(CRATE)),tidegate,tidegate-$(subst _,-,$(CRATE
 sim: toolchain ## Millions of events in a simulated world: crashes, bad networks, wrong clocks (minutes)
 	cargo run --release --locked -p tidegate-sim -- $(SIM)
 
-fuzz: build-fuzz ## Coverage-guided fuzzing for SECONDS (60) each; TARGET= for one, and INPUT= for one input of it
-	@fuzz/run $(or $(INPUT),$(SECONDS)) $(or $(TARGET),$(FUZZ_TARGETS))
+fuzz: build-fuzz ## Coverage-guided fuzzing for SECONDS (60) each, as many at once as processors; TARGET= for one, and INPUT= for one input of it
+	@printf '%s\n' $(or $(TARGET),$(FUZZ_TARGETS)) | \
+		xargs -n 1 -P "$$(nproc)" fuzz/run $(or $(INPUT),$(SECONDS))
 
 # A wrapper of rustc instruments only this workspace, in the profile and with the features of the tests. So
 # third-party crates are built once for both.
