@@ -76,7 +76,7 @@ pub(crate) async fn of_program(workers: u32, index: u32) -> anyhow::Result<Arc<S
 }
 
 impl SharedEnvoy {
-    /// Starts one without stacks, as a process of this kind.
+    /// Starts one without stacks. `process` starts a command, as [`Process::start`] does.
     ///
     /// # Errors
     /// When it does not start; the error has its log.
