@@ -14,7 +14,7 @@ use crate::wait;
 use anyhow::Context;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tempfile::TempDir;
@@ -236,13 +236,23 @@ fn stat_prefix(number: usize) -> String {
     format!("of-{number}")
 }
 
+/// The address of loopback for the listener with this number. Envoy gives a new listener the socket of one that has just
+/// gone if both are configured for the same address, and any port of it is one: then two that come at once share a port, and
+/// each gets some of the requests of both.
+fn listener_address(number: usize) -> SocketAddr {
+    let [.., high, low] = number.to_be_bytes();
+    (Ipv4Addr::new(127, 1, high, low), 0).into()
+}
+
 /// Adds a number to the names of the listener and the clusters of a configuration, wherever they are named, and to those of
-/// the filter's statistics, so that one Envoy can have it beside others.
+/// the filter's statistics, and gives the listener an address of its own, so that one Envoy can have it beside others.
 ///
 /// # Errors
 /// When a plugin configuration in it is no JSON.
 pub(crate) fn rename_all(config: &mut Value, number: usize) -> anyhow::Result<()> {
-    config["static_resources"]["listeners"][0]["name"] = json!(listener_name(number));
+    let listener = &mut config["static_resources"]["listeners"][0];
+    listener["name"] = json!(listener_name(number));
+    listener["address"] = socket_address(listener_address(number));
     for cluster in config["static_resources"]["clusters"].as_array_mut().into_iter().flatten() {
         rename_cluster(&mut cluster["name"], number);
     }
@@ -277,5 +287,26 @@ fn rename_in(value: &mut Value, number: usize) -> anyhow::Result<()> {
             Ok(())
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Regression: a test ended its stack while another one started three. Two of these got the socket of the first, so one of
+    /// them answered requests of the other.
+    #[test]
+    fn no_two_listeners_are_configured_for_the_same_address() -> anyhow::Result<()> {
+        let (sidecar, upstream) = (Path::new("socket"), "127.0.0.1:1".parse()?);
+        let mut addresses = BTreeSet::new();
+        for number in 0..1_000 {
+            let mut config = bootstrap(&Setup::new(Filter::None, sidecar, upstream))?;
+            rename_all(&mut config, number)?;
+            let address = &config["static_resources"]["listeners"][0]["address"];
+            assert!(addresses.insert(address.to_string()), "{number}: {address}");
+        }
+        Ok(())
     }
 }
