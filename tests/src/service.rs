@@ -5,7 +5,7 @@
 //! starts with [`wait::ROOM`] left in it, so no failure is put down to that.
 
 use crate::rls::Rls;
-use crate::sidecar::Sidecar;
+use crate::sidecar::{Sidecar, replace};
 use crate::wait;
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
@@ -92,10 +92,7 @@ impl Service {
     /// # Errors
     /// When that cannot be done.
     pub fn put(&self, descriptors: &str) -> anyhow::Result<()> {
-        // Renamed into place, so that no half of it is ever read.
-        let next = self.dir.path().join("next");
-        std::fs::write(&next, file(descriptors))?;
-        std::fs::rename(&next, self.dir.path().join("limits/limits.yaml"))?;
+        replace(&self.dir.path().join("limits/limits.yaml"), &file(descriptors))?;
         self.sidecar.process.signal(Signal::HUP)
     }
 

@@ -31,6 +31,18 @@ pub fn home(limits: &str) -> anyhow::Result<(TempDir, PathBuf)> {
     Ok((dir, path))
 }
 
+/// Puts a file with this text in the place of the one at `path`, in one step: a sidecar that looks at it reads the old text or
+/// the new one. A file that is written in place is empty for a moment, which may be long on a busy machine.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
+    let mut next = path.as_os_str().to_owned();
+    next.push(".new");
+    std::fs::write(&next, text)?;
+    Ok(std::fs::rename(&next, path)?)
+}
+
 /// A sidecar and what it takes to start it again.
 #[derive(Debug)]
 pub struct Sidecar {

@@ -10,7 +10,7 @@ use tidegate_tests::certificates::{Authority, Identity, dns, ip};
 use tidegate_tests::client::{Client, Reply, get, send};
 use tidegate_tests::command::run;
 use tidegate_tests::rls::{Rls, allowed_at_once};
-use tidegate_tests::sidecar::{Sidecar, home};
+use tidegate_tests::sidecar::{Sidecar, home, replace};
 use tidegate_tests::{artifacts, wait};
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -67,6 +67,23 @@ async fn answer(http: SocketAddr, path: &str) -> anyhow::Result<Value> {
     let reply = get(http, path).await?;
     ensure!(reply.status == 200, "{path}: {reply:?}");
     Ok(serde_json::from_slice(&reply.body)?)
+}
+
+/// Asks until the answer passes its checks: it leaves out a worker that reports late, as on a busy machine.
+pub(crate) async fn of_all_workers<T>(
+    what: &str,
+    checked: impl AsyncFn() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let mut last = None;
+    let found = wait::until(what, wait::CHECK, async || match checked().await {
+        Ok(found) => Some(found),
+        Err(error) => {
+            last = Some(error);
+            None
+        }
+    });
+    let found = found.await;
+    found.with_context(|| format!("at last {last:?}"))
 }
 
 async fn post(
@@ -292,20 +309,28 @@ async fn counts_are_sums_over_workers_and_questions_are_checked() -> anyhow::Res
         clients.push(Rls::at(dir.path()).await?);
     }
     ensure!(allowed_at_once(clients, 10, ("user", "eve")).await? == 30);
-    let overview = answer(http, "/v1/overview").await?;
     let expected = json!([{
         "domain": "test", "allowed": 30, "denied": 50, "denied_elsewhere": 0, "shadowed": 0, "in_envoy": 0,
         "unmatched": 0,
     }]);
-    ensure!(overview["domains"] == expected, "{overview}");
-    ensure!(overview["workers"] == json!({"serving": 2, "of": 2}), "{overview}");
-    ensure!(
-        overview["limits"]["current"] == true && overview["limits"]["limits"] == 1,
-        "{overview}"
-    );
-    let rules = answer(http, "/v1/rules?find=user").await?;
-    ensure!(rules["total"] == 2 && rules["rules"][0]["counts"]["hits"] == 80, "{rules}");
-    ensure!(rules["rules"][0]["limits"][0]["words"] == "30 per hour", "{rules}");
+    of_all_workers("the overview", async || {
+        let overview = answer(http, "/v1/overview").await?;
+        ensure!(overview["domains"] == expected, "{overview}");
+        ensure!(overview["workers"] == json!({"serving": 2, "of": 2}), "{overview}");
+        ensure!(
+            overview["limits"]["current"] == true && overview["limits"]["limits"] == 1,
+            "{overview}"
+        );
+        Ok(())
+    })
+    .await?;
+    of_all_workers("the rules", async || {
+        let rules = answer(http, "/v1/rules?find=user").await?;
+        ensure!(rules["total"] == 2 && rules["rules"][0]["counts"]["hits"] == 80, "{rules}");
+        ensure!(rules["rules"][0]["limits"][0]["words"] == "30 per hour", "{rules}");
+        Ok(())
+    })
+    .await?;
     for (path, error) in [
         ("/v1/rules?n=0", "`n` must be a number from 1 to 1000"),
         ("/v1/key?entry=a=b", "`domain` is missing"),
@@ -330,7 +355,7 @@ async fn reloads_and_mistakes_are_told() -> anyhow::Result<()> {
     let first = answer(sidecar.http, "/v1/limits").await?;
     ensure!(first["sources"][0]["name"] == path.display().to_string(), "{first}");
     ensure!(first["reloads"] == json!([]) && first["current"] == true, "{first}");
-    std::fs::write(&path, LIMITS.replace("30", "31"))?;
+    replace(&path, &LIMITS.replace("30", "31"))?;
     let told = async |what: &str, look: &dyn Fn(&Value) -> bool| {
         wait::until(what, wait::RELOAD, async || {
             answer(sidecar.http, "/v1/limits").await.ok().filter(|answer| look(answer))
@@ -342,13 +367,13 @@ async fn reloads_and_mistakes_are_told() -> anyhow::Result<()> {
             .await?;
     let change = &changed["reloads"][0]["changes"][0];
     ensure!(change["path"] == "test/user" && change["kind"] == "changed", "{changed}");
-    std::fs::write(&path, LIMITS.replace("unit: hour", "unit: fortnight"))?;
+    replace(&path, &LIMITS.replace("unit: hour", "unit: fortnight"))?;
     let refused = told("the mistake", &|of| of["current"] == false).await?;
     let refusal = &refused["sources"][0]["refused"];
     let mistake = refusal["mistakes"][0].as_str().context("no mistake")?;
     ensure!(mistake.contains("limits.yaml:3:") && mistake.contains("fortnight"), "{refused}");
     ensure!(refused["limits"] == 1 && refused["mistakes"] == 1, "{refused}");
-    std::fs::write(&path, LIMITS.replace("30", "31"))?;
+    replace(&path, &LIMITS.replace("30", "31"))?;
     let mended = told("the end of it", &|of| of["current"] == true).await?;
     ensure!(mended["sources"][0]["refused"] == Value::Null, "{mended}");
     Ok(())

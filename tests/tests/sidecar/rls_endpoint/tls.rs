@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use tidegate_tests::certificates::{Authority, Identity, dns, uri};
 use tidegate_tests::rls::Rls;
-use tidegate_tests::{artifacts, command, wait};
+use tidegate_tests::{artifacts, command, sidecar, wait};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio_rustls::TlsConnector;
@@ -39,8 +39,7 @@ impl Files {
 
     /// Renames a new file into place: one that is read while it is written would be a mistake of its own.
     fn replace(&self, name: &str, text: &str) -> anyhow::Result<()> {
-        std::fs::write(self.path("next"), text)?;
-        Ok(std::fs::rename(self.path("next"), self.path(name))?)
+        sidecar::replace(&self.dir.path().join(name), text)
     }
 
     fn path(&self, name: &str) -> String {
@@ -98,7 +97,9 @@ async fn tcp_takes_only_tls_and_unix_sockets_never_do() -> anyhow::Result<()> {
     ensure!(plain.await.is_err(), "it answered without TLS");
     let stranger = Authority::new()?;
     ensure!(ask(&served, &stranger.pem, None).await.is_err(), "the client trusts nobody there");
-    // An operator sees why at the default level, once a minute.
+    // An operator sees why at the default level, once a minute. The client's end may come before the line.
+    let has_failed = || served.sidecar.process.log().contains("TLS handshake failed");
+    wait::until("the failure in the log", wait::SOON, async || has_failed().then_some(())).await?;
     let log = served.sidecar.process.log();
     let failed: Vec<&str> =
         log.lines().filter(|line| line.contains("TLS handshake failed")).collect();
@@ -201,7 +202,7 @@ async fn files_that_make_no_sense_are_an_error_at_the_start() -> anyhow::Result<
     let other = files.authority.sign(dns("localhost")?)?;
     std::fs::write(files.path("other-key"), &other.key)?;
     std::fs::write(files.path("empty"), "")?;
-    std::fs::write(files.path("limits.yaml"), tidegate_tests::sidecar::FREE_AND_COUNTED)?;
+    std::fs::write(files.path("limits.yaml"), sidecar::FREE_AND_COUNTED)?;
     let path = |name: &str| files.path(name);
     let (limits, data) = (path("limits.yaml"), path("data"));
     let usual =
