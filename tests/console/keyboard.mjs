@@ -7,6 +7,11 @@ await run(async (browser) => {
   const { page } = browser;
   const { keyboard } = page;
   const focused = () => page.evaluate(() => document.activeElement.textContent.trim() || document.activeElement.id || document.activeElement.getAttribute("aria-label"));
+  const isSeen = () =>
+    page.evaluate(() => {
+      const { outlineStyle, outlineWidth } = getComputedStyle(document.activeElement);
+      return outlineStyle !== "none" && outlineWidth !== "0px";
+    });
   // Tabs on to what has this text, at most once around.
   const tabTo = async (text) => {
     const passed = [];
@@ -14,11 +19,7 @@ await run(async (browser) => {
       await keyboard.press("Tab");
       const now = await focused();
       if (now === text) {
-        const isSeen = await page.evaluate(() => {
-          const { outlineStyle, outlineWidth } = getComputedStyle(document.activeElement);
-          return outlineStyle !== "none" && outlineWidth !== "0px";
-        });
-        assert.ok(isSeen, `the focus on ${text} is not seen`);
+        assert.ok(await isSeen(), `the focus on ${text} is not seen`);
         return;
       }
       passed.push(now);
@@ -62,6 +63,10 @@ await run(async (browser) => {
   await page.goto(`${given.base}/#/top?order=hits`);
   await until("a name", async () => (await cells(page, "Descriptors")).some((row) => row[0].includes("client=eve")));
   await tabTo("Key");
+  // Regression: each answer took the focus away.
+  const asked = browser.requests.length;
+  await until("an answer to be shown", async () => browser.requests.length >= asked + 2);
+  assert.equal(await focused(), "Key", "the focus stays over answers");
   await keyboard.press("Enter");
   await page.getByRole("heading", { name: "Key", level: 1 }).waitFor();
   // The link that was followed has gone with its page.

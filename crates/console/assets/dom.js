@@ -69,13 +69,26 @@ export function section(title, ...children) {
   return el("section", {}, el("h2", {}, title), ...children);
 }
 
-// Replaces the children of an element, and keeps the focus on the one with the same data-focus.
+// What an element is to a reader, over answers.
+function identity(of) {
+  return of.dataset.focus ?? of.getAttribute("href") ?? of.getAttribute("aria-label") ?? of.textContent;
+}
+
+// The elements that may have the focus and are alike.
+function alike(parent, name) {
+  return [...parent.querySelectorAll("[data-focus], [tabindex], a, button")].filter((of) => identity(of) === name);
+}
+
+// Replaces the children of an element, and keeps the focus on the one that is what the focused one was.
 export function replace(parent, ...children) {
-  const active = parent.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+  const active = parent.contains(document.activeElement) ? identity(document.activeElement) : null;
+  const at = active == null ? -1 : alike(parent, active).indexOf(document.activeElement);
   const scrolled = [...parent.querySelectorAll(".scroll")].map((part) => part.scrollLeft);
   parent.replaceChildren(...children.flat().filter((child) => child != null && child !== false));
   parent.querySelectorAll(".scroll").forEach((part, at) => (part.scrollLeft = scrolled[at] ?? 0));
-  if (active) [...parent.querySelectorAll("[data-focus]")].find((other) => other.dataset.focus === active)?.focus({ preventScroll: true });
+  if (at < 0) return;
+  const now = alike(parent, active);
+  (now[at] ?? now[0])?.focus({ preventScroll: true });
 }
 
 // A link to the page of a key.
