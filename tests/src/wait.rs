@@ -52,7 +52,7 @@ pub const ANSWER: Duration = Duration::from_secs(30);
 /// The window of most limits in the tests.
 pub const HOUR: Duration = Duration::from_secs(3_600);
 /// What the traffic of a test needs at most in one window, on a busy machine.
-pub const ROOM: Duration = Duration::from_secs(120);
+pub const ROOM: Duration = Duration::from_secs(60);
 
 /// How long to wait for what is designed to take this long: twice that, and 15 s for a busy machine.
 #[must_use]
