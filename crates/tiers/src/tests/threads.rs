@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Why a request is refused after several fetches of its counters in vain.
+const BUSY: &str = "other processes fetch the same counters";
+
 #[test]
 fn no_hit_is_lost_or_counted_twice_while_counters_move() {
     const THREADS: u64 = 4;
@@ -29,6 +32,8 @@ fn no_hit_is_lost_or_counted_twice_while_counters_move() {
                             match hit_in(tiered, number) {
                                 // Another thread had no processor while it held the lock. Nothing was counted.
                                 Err(Undecided::Store(error)) if error.is_contention() => {}
+                                // This one had none, and each time that it was fetched the counter moved back. Nor here.
+                                Err(Undecided::Unreachable { cause }) if cause == BUSY => {}
                                 hit => break hit.unwrap(),
                             }
                         };
