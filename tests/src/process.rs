@@ -3,10 +3,16 @@
 use crate::{memory, wait};
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::process::{Child, Command};
+
+/// For how long each thread of a process had no processor until some moment.
+#[derive(Debug)]
+pub struct Waits(BTreeMap<OsString, Duration>);
 
 /// A running child process.
 #[derive(Debug)]
@@ -129,13 +135,25 @@ impl Process {
         Ok(())
     }
 
-    /// The longest time for which one of its threads was ready so far, and had no processor.
+    /// For how long each of its threads was ready so far, and had no processor.
     ///
     /// # Errors
     /// When it has ended.
-    pub fn starved(&self) -> anyhow::Result<Duration> {
-        let waited = self.scheduled()?.into_iter().map(|thread| thread.waited);
-        Ok(waited.max().unwrap_or_default())
+    pub fn waits(&self) -> anyhow::Result<Waits> {
+        let all = self.scheduled()?.into_iter();
+        Ok(Waits(all.map(|(thread, scheduled)| (thread, scheduled.waited)).collect()))
+    }
+
+    /// The longest of these times of one thread, since `before`.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn starved_since(&self, before: &Waits) -> anyhow::Result<Duration> {
+        let Waits(all) = self.waits()?;
+        let since = all.into_iter().map(|(thread, waited)| {
+            waited.saturating_sub(before.0.get(&thread).copied().unwrap_or_default())
+        });
+        Ok(since.max().unwrap_or_default())
     }
 
     /// How much CPU time the threads that it has now have used so far, by a clock that is finer than that of
@@ -144,14 +162,16 @@ impl Process {
     /// # Errors
     /// When it has ended.
     pub fn cpu_time_of_threads(&self) -> anyhow::Result<Duration> {
-        Ok(self.scheduled()?.into_iter().map(|thread| thread.ran).sum())
+        Ok(self.scheduled()?.into_values().map(|thread| thread.ran).sum())
     }
 
-    fn scheduled(&self) -> anyhow::Result<Vec<Scheduled>> {
-        let mut threads = Vec::new();
+    /// By the name of the thread's directory, which is its number.
+    fn scheduled(&self) -> anyhow::Result<BTreeMap<OsString, Scheduled>> {
+        let mut threads = BTreeMap::new();
         for thread in std::fs::read_dir(format!("/proc/{}/task", self.pid()?))? {
+            let thread = thread?;
             // Threads may end meanwhile.
-            let Ok(text) = std::fs::read_to_string(thread?.path().join("schedstat")) else {
+            let Ok(text) = std::fs::read_to_string(thread.path().join("schedstat")) else {
                 continue;
             };
             // Nanoseconds on a processor, nanoseconds of waiting for one, and the number of its turns.
@@ -160,7 +180,7 @@ impl Process {
                 let nanos = fields.next().context("no schedstat")?.parse()?;
                 anyhow::Ok(Duration::from_nanos(nanos))
             };
-            threads.push(Scheduled { ran: time()?, waited: time()? });
+            threads.insert(thread.file_name(), Scheduled { ran: time()?, waited: time()? });
         }
         Ok(threads)
     }

@@ -76,12 +76,11 @@ async fn burst_while_fed(
     for turn in 0..5 {
         let client = format!("client-{turn}");
         let burst = Burst::of_one_client(stack.envoy.address, &client, REQUESTS);
-        let starved = || -> anyhow::Result<Duration> {
-            Ok(stack.sidecar.process.starved()? + stack.envoy.process.starved()?)
-        };
-        let (before, decided) = (starved()?, stack.envoy.decisions().await?);
+        let (sidecar, envoy) = (&stack.sidecar.process, &stack.envoy.process);
+        let before = (sidecar.waits()?, envoy.waits()?);
+        let decided = stack.envoy.decisions().await?;
         let outcome = Burst { path: path.to_owned(), protocol, ..burst }.run().await?;
-        let starved = starved()?.saturating_sub(before);
+        let starved = sidecar.starved_since(&before.0)? + envoy.starved_since(&before.1)?;
         println!("{workers} workers, {path}, {protocol:?}, without a processor for {starved:?}");
         all_answered(stack, &outcome, &[passed, 429, 503]).await?;
         let all = stack.envoy.decisions_of(decided.total() + REQUESTS).await?;
