@@ -70,7 +70,7 @@ impl Envoy {
     /// Waits until this process, which was started in `dir`, is ready.
     ///
     /// # Errors
-    /// When it ends instead, or has no listener; the error has its log.
+    /// When it ends instead, takes too long, or has no listener; the error has its log.
     pub(crate) async fn ready(mut process: Process, dir: &Path) -> anyhow::Result<Envoy> {
         let admin_path = admin_path(dir);
         let ready = wait::until("Envoy to be ready", wait::START, async || {
@@ -81,7 +81,8 @@ impl Envoy {
             let ready = get(admin, "/ready").await.ok()?;
             (ready.status == 200).then_some(Ok::<SocketAddr, anyhow::Error>(admin))
         });
-        let admin = ready.await?.context("Envoy did not start")?;
+        let ready = ready.await;
+        let admin = ready.with_context(|| process.log())?.context("Envoy did not start")?;
         let address = listener_addresses(admin).await?.into_iter().next();
         let address = address.context("Envoy has no listener")?.1;
         Ok(Envoy { process: Arc::new(process), address, admin, shared: None })

@@ -51,7 +51,11 @@ fn environment(xds_port: u16, redis: Option<&Redis>) -> Vec<(&'static str, Strin
     let mut all: Vec<_> = fixed.map(|(name, value)| (name, value.to_owned())).into();
     all.push(("CONFIG_GRPC_XDS_SERVER_URL", format!("envoy-gateway:{xds_port}")));
     match redis {
-        Some(redis) => all.push(("REDIS_URL", redis.address())),
+        Some(redis) => {
+            all.push(("REDIS_URL", redis.address()));
+            // A busy machine may take longer than the default, and the service does without Redis then.
+            all.push(("REDIS_TIMEOUT", "2s".to_owned()));
+        }
         None => {
             all.push(("REDIS_URL", "unused.invalid:6379".to_owned()));
             all.push(("TIDEGATE_AUTHORITY", "local".to_owned()));

@@ -37,7 +37,9 @@ async fn use_up(stack: &Stack, client: &str) -> anyhow::Result<u64> {
 async fn a_kill_of_the_sidecar_under_load_neither_loses_nor_adds_tokens() -> anyhow::Result<()> {
     let limits = limits(THOUSAND_AN_HOUR);
     let plugin = plugin_with("/failure_mode", json!("deny"));
-    let plan = Plan { workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
+    // A lease whose answer the kill has lost is recalled before it ends.
+    let flags = &["--capacity", "100000", "--lease-ttl", "10s"];
+    let plan = Plan { workers: 2, flags, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
     let mut stack = plan.start_shared().await?;
     wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let load = Load::of_one_client(stack.addresses(), "a", 20_000);
@@ -105,11 +107,12 @@ async fn a_stopped_sidecar_costs_a_timeout_then_failure_mode_rules_and_the_break
         )
         .await?;
         wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
-        wait::until("an answer in time", wait::RETRY, async || {
-            stack.send(b"warm").await.ok()?.header("ratelimit").map(|_| ())
+        // On a busy machine a breaker may be open until another answer comes in time.
+        wait::until("an answer in time, and closed breakers", wait::RETRY, async || {
+            stack.send(b"warm").await.ok()?.header("ratelimit")?;
+            (breakers_open(&stack).await? == 0).then_some(())
         })
         .await?;
-        ensure!(breakers_open(&stack).await == Some(0), "no breaker is open at first");
         stack.sidecar.process.freeze().await?;
         let start = Instant::now();
         let reply = stack.send(b"a").await?;

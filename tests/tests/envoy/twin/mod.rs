@@ -38,7 +38,7 @@ use tidegate_tests::wait;
 const CASES: u64 = 100;
 const REQUESTS: usize = 50;
 /// Configurations of one Envoy.
-const BATCH: usize = 100;
+const BATCH: usize = 50;
 
 fn variable(name: &str, default: u64) -> anyhow::Result<u64> {
     match std::env::var(name) {
