@@ -95,7 +95,7 @@ async fn without_database(rule: &str) -> anyhow::Result<Option<(Scene, Server, R
             ensure!(hit(&rls, &value.to_string()).await?.overall_code() == Code::Ok);
         }
     }
-    scene.until_moved("all to have moved", |moved| moved.moved == 10).await?;
+    scene.until_moved("all to have moved", |moved| moved.moved == moved.fetched + 10).await?;
     server.kill();
     Ok(Some((scene, server, rls)))
 }
@@ -140,7 +140,7 @@ async fn limits_that_begin_anew_forget_their_rows() -> anyhow::Result<()> {
     server.restart().await;
     scene.until_up(true).await?;
     // Also after they have moved again.
-    scene.until_moved("both to move", |moved| moved.moved == 12).await?;
+    scene.until_moved("both to move", |moved| moved.moved == moved.fetched + 12).await?;
     ensure!(remaining(&rls, "3").await? == 0 && remaining(&rls, "4").await? == 6);
     ensure!(remaining(&rls, "5").await? == 0, "what was not asked for keeps its row");
     Ok(())

@@ -4,7 +4,7 @@
 use super::manifests::Manifests;
 use super::mesh::{Around, gateway, istio};
 use anyhow::{Context, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tidegate_tests::artifacts;
 use tidegate_tests::client::{Client, drive};
@@ -31,6 +31,7 @@ impl Scene {
         control_plane: impl Fn(&Manifests, &Around<'_>) -> anyhow::Result<Value>,
         (host, routes): (&str, &[(&str, &str)]),
     ) -> anyhow::Result<Scene> {
+        let manifests = &patient(manifests)?;
         let dir = TempDir::new()?;
         let limits = dir.path().join("limits");
         manifests.write_limits(&limits)?;
@@ -60,6 +61,7 @@ impl Scene {
         };
         let config = control_plane(manifests, &around)?.to_string();
         let envoy = start_envoy(&config, dir.path(), 1).await?;
+        wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         Ok(Scene { envoy, _sidecar: sidecar, _upstream: upstream, _dir: dir })
     }
 
@@ -73,6 +75,41 @@ impl Scene {
             passed += u32::from(reply.status == 200);
         }
         Ok(passed)
+    }
+}
+
+/// The same manifests with timeouts of 5 s. Theirs are 20 or 50 ms and let requests pass then, so that a busy machine would
+/// decide how many pass.
+fn patient(manifests: &Manifests) -> anyhow::Result<Manifests> {
+    let mut objects = manifests.all().to_vec();
+    let changed: u32 = objects.iter_mut().map(set_timeouts).sum();
+    ensure!(changed > 0, "no timeout in {objects:?}");
+    let text: Vec<String> = objects.iter().map(Value::to_string).collect();
+    Manifests::parse(&text.join("\n---\n"))
+}
+
+/// Returns how many there are.
+fn set_timeouts(value: &mut Value) -> u32 {
+    match value {
+        Value::Object(fields) => {
+            // The filter of Tidegate, and Envoy's own.
+            let timeout = [
+                ("cluster", "timeout_ms", json!(5_000)),
+                ("rate_limit_service", "timeout", json!("5s")),
+            ];
+            let mut changed = 0;
+            for (beside, name, patient) in timeout {
+                if fields.contains_key(beside)
+                    && let Some(timeout) = fields.get_mut(name)
+                {
+                    *timeout = patient;
+                    changed += 1;
+                }
+            }
+            changed + fields.values_mut().map(set_timeouts).sum::<u32>()
+        }
+        Value::Array(values) => values.iter_mut().map(set_timeouts).sum(),
+        _ => 0,
     }
 }
 

@@ -140,10 +140,10 @@ async fn callers_at_once_get_exactly_the_limit_and_denials_take_nothing() -> any
             for turn in 0..TURNS {
                 let user = (turn * 7 + caller * 3) % USERS;
                 let ask = parse(&format!("seen=x & all=x & user={user}"))?;
-                passed[user] += usize::from(rls.call(ask).await?.overall_code() == Code::Ok);
+                passed[user] += usize::from(rls.decide(ask).await?.overall_code() == Code::Ok);
                 // Always denied, and always without effect on the others.
                 let ask = parse(&format!("all=x & user={user} & seen=x & denied=x"))?;
-                ensure!(rls.call(ask).await?.overall_code() == Code::OverLimit);
+                ensure!(rls.decide(ask).await?.overall_code() == Code::OverLimit);
             }
             anyhow::Ok(passed)
         });
@@ -180,7 +180,7 @@ async fn callers_at_once_get_exactly_the_limit_by_every_algorithm() -> anyhow::R
             for _ in 0..20 {
                 for (key, passed) in KEYS.iter().zip(&mut passed) {
                     let ask = parse(&format!("3x {key}=x"))?;
-                    *passed += u32::from(rls.call(ask).await?.overall_code() == Code::Ok);
+                    *passed += u32::from(rls.decide(ask).await?.overall_code() == Code::Ok);
                 }
             }
             anyhow::Ok(passed)

@@ -1,5 +1,6 @@
 //! Who is limited, of a real sidecar: known by its workers, asked for over HTTP and by `tidegate top`.
 
+use super::console::of_all_workers;
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -69,33 +70,61 @@ async fn who_is_limited_by_any_worker_is_named() -> anyhow::Result<()> {
     let body = json!({"domain": "test", "descriptors": [{"entries": entries}]});
     send(http, "POST", "/json", &[], body.to_string()).await?;
 
-    let denied = top(http, "order=denied").await?;
-    let [eve] = &denied[..] else { anyhow::bail!("{denied:?}") };
-    ensure!(eve["entries"] == json!([{"key": "user", "value": "eve"}]), "{eve}");
-    ensure!(eve["rule"] == "test/user" && eve["met"] == "rule", "{eve}");
-    ensure!(eve["hits"]["denied"] == 50 && eve["in_envoy"] == 0.0, "{eve}");
-    ensure!(eve["remaining"] == 0 && eve["capacity"] == 30, "{eve}");
-    ensure!(eve["retry_ms"].as_u64().is_some_and(|ms| (1..=3_600_000).contains(&ms)), "{eve}");
-    ensure!(eve["rate"]["denied"].as_f64().is_some_and(|rate| rate > 0.1 && rate <= 5.0), "{eve}");
-    let hottest = top(http, "domain=test&n=1").await?;
-    ensure!(hottest.len() == 1 && hottest[0]["hits"] == json!({"allowed": 30, "denied": 50}));
-    let none = top(http, "rule=none").await?;
-    ensure!(none.len() == 1 && none[0]["entries"][0]["key"] == "usr", "{none:?}");
-    ensure!(none[0]["met"] == "no_rule" && none[0]["rule"] == Value::Null, "{none:?}");
-    let cut = top(http, "rule=test/path").await?;
-    let value = cut[0]["entries"][0]["value"].as_str().context("a value")?;
-    ensure!(value.starts_with(HOSTILE) && value.ends_with('…') && value.len() <= 128, "{cut:?}");
-    ensure!(cut[0]["cut"] == true);
+    of_all_workers("who is denied", async || {
+        let denied = top(http, "order=denied").await?;
+        let [eve] = &denied[..] else { anyhow::bail!("{denied:?}") };
+        ensure!(eve["entries"] == json!([{"key": "user", "value": "eve"}]), "{eve}");
+        ensure!(eve["rule"] == "test/user" && eve["met"] == "rule", "{eve}");
+        ensure!(eve["hits"]["denied"] == 50 && eve["in_envoy"] == 0.0, "{eve}");
+        ensure!(eve["remaining"] == 0 && eve["capacity"] == 30, "{eve}");
+        ensure!(eve["retry_ms"].as_u64().is_some_and(|ms| (1..=3_600_000).contains(&ms)), "{eve}");
+        let rate = eve["rate"]["denied"].as_f64();
+        ensure!(rate.is_some_and(|rate| rate > 0.1 && rate <= 5.0), "{eve}");
+        Ok(())
+    })
+    .await?;
+    of_all_workers("the hottest one", async || {
+        let hottest = top(http, "domain=test&n=1").await?;
+        let hits = json!({"allowed": 30, "denied": 50});
+        ensure!(hottest.len() == 1 && hottest[0]["hits"] == hits, "{hottest:?}");
+        Ok(())
+    })
+    .await?;
+    of_all_workers("what no rule is for", async || {
+        let none = top(http, "rule=none").await?;
+        ensure!(none.len() == 1 && none[0]["entries"][0]["key"] == "usr", "{none:?}");
+        ensure!(none[0]["met"] == "no_rule" && none[0]["rule"] == Value::Null, "{none:?}");
+        Ok(())
+    })
+    .await?;
+    of_all_workers("a value that is cut", async || {
+        let cut = top(http, "rule=test/path").await?;
+        ensure!(cut.len() == 1 && cut[0]["cut"] == true, "{cut:?}");
+        let value = cut[0]["entries"][0]["value"].as_str().context("a value")?;
+        let is_cut = value.ends_with('…') && value.len() <= 128;
+        ensure!(value.starts_with(HOSTILE) && is_cut, "{cut:?}");
+        Ok(())
+    })
+    .await?;
 
-    let shown = command(http, &["--once"]).await?;
-    ensure!(shown.code == Some(0) && shown.err.is_empty(), "{shown:?}");
-    ensure!(shown.out.contains(" user=eve\n") && shown.out.contains("(no rule)"), "{shown:?}");
-    ensure!(shown.out.contains(r"path=\u{1b}[2J\u{1b}]0;owned\u{7}\u{202e}<script>"), "{shown:?}");
-    ensure!(shown.out.chars().all(|c| c == '\n' || !c.is_control()), "{shown:?}");
-    ensure!(shown.out.lines().count() == 6, "a title, names, four descriptors: {shown:?}");
-    let shown = command(http, &["--json", "--order", "denied", "--rule", "test/user"]).await?;
-    ensure!(shown.json()?["descriptors"][0]["hits"]["denied"] == 50, "{shown:?}");
-    Ok(())
+    of_all_workers("the screen", async || {
+        let shown = command(http, &["--once"]).await?;
+        ensure!(shown.code == Some(0) && shown.err.is_empty(), "{shown:?}");
+        ensure!(shown.out.contains(" user=eve\n") && shown.out.contains("(no rule)"), "{shown:?}");
+        let path = r"path=\u{1b}[2J\u{1b}]0;owned\u{7}\u{202e}<script>";
+        ensure!(shown.out.contains(path), "{shown:?}");
+        ensure!(shown.out.chars().all(|c| c == '\n' || !c.is_control()), "{shown:?}");
+        ensure!(shown.out.lines().count() == 6, "a title, names, four descriptors: {shown:?}");
+        Ok(())
+    })
+    .await?;
+    of_all_workers("the screen as JSON", async || {
+        let arguments = ["--json", "--order", "denied", "--rule", "test/user"];
+        let shown = command(http, &arguments).await?;
+        ensure!(shown.json()?["descriptors"][0]["hits"]["denied"] == 50, "{shown:?}");
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test]
@@ -125,6 +154,7 @@ async fn questions_are_refused_with_their_cause() -> anyhow::Result<()> {
 async fn decisions_of_all_workers_are_shown_while_somebody_asks() -> anyhow::Result<()> {
     let (dir, sidecar) = started(&["--workers", "2"]).await?;
     let http = sidecar.http;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let mut clients = Vec::new();
     for _ in 0..8 {
         clients.push(Rls::at(dir.path()).await?);
@@ -184,6 +214,7 @@ descriptors:
 ";
     let (dir, limits) = home(LIMITS)?;
     let mut sidecar = Sidecar::start_with(dir.path(), &limits, &["--capacity", "1000"]).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let rls = Rls::at(dir.path()).await?;
     rls.ask(&[("user", "eve")]).await?;
     let entries = [json!({"key": "app", "value": "web"}), json!({"key": "user", "value": "ada"})];

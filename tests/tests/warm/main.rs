@@ -61,6 +61,18 @@ impl Scene {
         Ok(line.with_context(|| format!("no {name}"))?.parse::<f64>()? as u64)
     }
 
+    /// Waits until no counter is in memory. One that was idle between two asks has moved twice, and come back once.
+    async fn until_all_moved(&self) -> anyhow::Result<()> {
+        let mut last = [0; 2];
+        let moved = wait::until("all counters to have moved", MOVED, async || {
+            let moved = self.metric("tidegate_cold_moved_total").await.ok()?;
+            last = [moved, self.metric("tidegate_cold_fetched_total").await.ok()?];
+            (last[0] == last[1] + u64::from(USERS)).then_some(())
+        });
+        let moved = moved.await;
+        moved.with_context(|| format!("moved and came back: {last:?}"))
+    }
+
     /// Waits until a metric has grown that far.
     async fn until(&self, name: &str, least: u64) -> anyhow::Result<()> {
         wait::until(name, MOVED, async || (self.metric(name).await.ok()? >= least).then_some(()))
@@ -101,14 +113,11 @@ async fn counters_move_to_redis_and_on_to_sqlite_and_come_back() -> anyhow::Resu
 #[tokio::test]
 async fn counters_are_exact_over_a_kill_and_a_server_that_stands_still() -> anyhow::Result<()> {
     let options = RedisOptions { password: Some("s3cret"), ..RedisOptions::default() };
-    let Some(mut scene) = Scene::start(options, &["--cold-timeout", "300ms"]).await? else {
-        return Ok(());
-    };
-    let users = u64::from(USERS);
+    let Some(mut scene) = Scene::start(options, &PATIENT).await? else { return Ok(()) };
     for left in [99, 98, 97] {
         scene.all_ask(left).await?;
     }
-    scene.until("tidegate_cold_moved_total", users).await?;
+    scene.until_all_moved().await?;
     scene.sidecar.sidecar.kill().await?;
     scene.sidecar.sidecar.restart().await?;
     scene.sidecar.rls = tidegate_tests::rls::Rls::at(scene.sidecar.dir()).await?;
@@ -137,7 +146,7 @@ async fn commands_find_warm_counters() -> anyhow::Result<()> {
     for left in [99, 98, 97] {
         scene.all_ask(left).await?;
     }
-    scene.until("tidegate_cold_moved_total", u64::from(USERS)).await?;
+    scene.until_all_moved().await?;
     let url = format!("redis://:s3cret@{}", scene.redis.address());
     let warm = ["--warm", url.as_str()];
     let limits = scene.sidecar.dir().join("limits");
