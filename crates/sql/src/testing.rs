@@ -8,10 +8,12 @@ use sqlx::{AnyConnection, Connection, Executor};
 use std::fs::Permissions;
 use std::io::Write;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -21,6 +23,11 @@ const UNPRIVILEGED: u32 = 65_534;
 /// longer than all else that it does with a connection.
 const VERIFIER: &str = "SCRAM-SHA-256$1:dGlkZWdhdGUncyB0ZXN0cw==$\
     noqSTi7MOaJ6B1cFNhz5+Uxb3B8XjPAWYrskdlZX9Vc=:beEfEtjJD9rxRa/5J1HzA4p608UcA6i8ZZI65XOT/Lo=";
+/// Below the ports that the system gives to connections (Linux: from 32768), which would take that of a server before it
+/// starts, or while it is down.
+const PORTS: Range<u16> = 12_000..32_000;
+/// How often a server that found its port taken is started at another one.
+const STARTS_MAX: usize = 20;
 /// Many times what a start takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -63,7 +70,7 @@ impl Server {
             chown(server.dir.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
         }
         server.initialize(&program);
-        server.restart().await;
+        server.start_at_a_free_port().await;
         if kind == Kind::Mariadb {
             let mut root = server.administrator().await;
             for sql in [
@@ -120,12 +127,31 @@ impl Server {
         command
     }
 
+    async fn start_at_a_free_port(&mut self) {
+        for _ in 0..STARTS_MAX {
+            match self.try_start().await {
+                Ok(()) => return,
+                Err(log) if log.contains("Address already in use") => self.port = free_port(),
+                Err(log) => panic!("no answer of {:?}: {log}", self.kind),
+            }
+        }
+        panic!("{:?} found its port taken {STARTS_MAX} times", self.kind);
+    }
+
     /// Starts it, on the same port and data as before, and waits until it answers.
     pub async fn restart(&mut self) {
+        if let Err(log) = self.try_start().await {
+            panic!("no answer of {:?}: {log}", self.kind);
+        }
+    }
+
+    /// Starts it, and waits until it answers. The error is its log.
+    async fn try_start(&mut self) -> Result<(), String> {
         let program = self.needs().0.unwrap();
         let mut command = self.command(&program);
-        let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
-        command.stdout(log.try_clone().unwrap()).stderr(log);
+        let log = self.dir.path().join("log");
+        let file = std::fs::File::create(&log).unwrap();
+        command.stdout(file.try_clone().unwrap()).stderr(file);
         if self.kind == Kind::Postgres {
             command.arg("-D").arg(self.data()).args(["-p", &self.port.to_string()]);
             command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
@@ -138,12 +164,25 @@ impl Server {
             command.arg("--innodb-flush-log-at-trx-commit=2");
         }
         command.args(&self.options);
-        self.process = Some(command.spawn().unwrap());
-        let answers = async || AnyConnection::connect(&self.administrator_url()).await.is_ok();
-        if tokio::time::timeout(PATIENCE, until(answers)).await.is_err() {
-            let log = std::fs::read_to_string(self.dir.path().join("log"));
-            panic!("no answer of {:?}: {log:?}", self.kind);
+        let url = self.administrator_url();
+        let process = self.process.insert(command.spawn().unwrap());
+        let log = || std::fs::read_to_string(&log).unwrap();
+        let answers = async {
+            while process.try_wait().unwrap().is_none() {
+                // Another server may answer at the port before this one finds it taken.
+                if log().contains("ready") && AnyConnection::connect(&url).await.is_ok() {
+                    return true;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            false
+        };
+        match tokio::time::timeout(PATIENCE, answers).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => self.process = None,
+            Err(_) => {}
         }
+        Err(log())
     }
 
     /// Kills it, as a crash does.
@@ -279,8 +318,16 @@ fn is_root() -> bool {
     geteuid().is_root()
 }
 
+/// A port where nothing listens. Another process may be faster to listen there.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    // Processes at the same time begin at different ports.
+    let first = std::process::id().wrapping_mul(257);
+    let mut ports = PORTS.map(|_| {
+        let index = first.wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed));
+        PORTS.start + (index % PORTS.len() as u32) as u16
+    });
+    ports.find(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok()).unwrap()
 }
 
 fn not_run(package: &str) {

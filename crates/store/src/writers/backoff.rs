@@ -147,7 +147,10 @@ mod tests {
         let rounds = YIELDS + POLLS_MIN.max(u32::try_from(sleeps_max).unwrap());
         assert!((POLLS_MIN..=rounds).contains(&backoff.rounds), "{} rounds", backoff.rounds);
         assert_eq!(backoff.pause(WAIT_MAX), Deadline::Passed, "it stays over");
-        assert_eq!(backoff.pause(OWN_WAIT_MAX), Deadline::Ahead, "there is more time for others");
+        let paused = backoff.pause(OWN_WAIT_MAX);
+        // A busy machine may have used up that time too.
+        let is_over = began.elapsed() >= OWN_WAIT_MAX;
+        assert!(paused == Deadline::Ahead || is_over, "there is more time for others");
     }
 
     #[test]

@@ -18,8 +18,8 @@ use crate::common::format::{dropped, key_at, layouts};
 use crate::common::random::Random;
 use crate::common::{Directory, check_sound, directory, narrow, until_decided};
 
-/// The time limit for a thousand requests. Waiting for the holder, even for a millisecond each, takes longer.
-const THOUSAND_MAX: Duration = Duration::from_millis(800);
+/// How long two thousand requests may wait in total. Waiting for the holder, even for a millisecond each, takes longer.
+const BLOCKED_MAX: Duration = Duration::from_millis(800);
 /// Longer than anything in here takes, unless it fails.
 const LONG: Duration = Duration::from_secs(20);
 
@@ -141,7 +141,8 @@ fn a_held_key_fails_at_once_and_others_are_not_delayed() {
              blocked {blocked:?}",
             times[500], times[990]
         );
-        assert!(held < THOUSAND_MAX && others < THOUSAND_MAX, "{held:?} {others:?}");
+        // Waiting is counted, so the time for which the machine ran something else is left out.
+        assert!(blocked < BLOCKED_MAX, "{blocked:?}");
         // The first update waited, and that is recorded.
         assert!(blocked >= Duration::from_millis(4) && blocked <= held, "{blocked:?}");
         assert!(cluster.blocked_time() >= blocked);

@@ -1,5 +1,6 @@
 //! What the server keeps: counters of all sidecars, their expiry, the seed.
 
+use super::failures::until_refused;
 use super::*;
 use std::path::Path;
 use std::time::Duration;
@@ -35,7 +36,7 @@ where
 fn thousands_of_updates_at_once_are_all_committed() {
     let Some(server) = Server::start(&[]) else { return };
     let remote = Arc::new(sidecar(&server));
-    let hits = (0..20_000_u128).map(|number| {
+    let hits = (0..5_000_u128).map(|number| {
         let remote = remote.clone();
         async move { hit_later(&remote, &[key(number % 3), key(100 + number % 1_000)]).await }
     });
@@ -43,7 +44,7 @@ fn thousands_of_updates_at_once_are_all_committed() {
     let failed: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
     assert!(failed.is_empty(), "{} failed, the first: {}", failed.len(), failed[0]);
     for number in 0..1_000 {
-        assert_eq!(hit(&remote, &[key(100 + number)]).unwrap(), [21], "key {number}");
+        assert_eq!(hit(&remote, &[key(100 + number)]).unwrap(), [6], "key {number}");
     }
     println!("{:?}", remote.counts());
 }
@@ -98,6 +99,7 @@ fn three_sidecars_on_one_key_lose_and_double_nothing() {
 fn keys_expire_by_themselves_some_time_after_their_states() {
     let Some(server) = Server::start(&[]) else { return };
     let mut settings = Settings::at(&server.address()).unwrap();
+    settings.timeout = Duration::from_secs(10);
     settings.jitter = Duration::from_secs(40);
     let remote = connect(settings).unwrap();
     for number in 0..100 {
@@ -141,17 +143,17 @@ fn a_unix_socket_a_user_and_a_database_are_enough_too() {
         settings.credentials.user = Some("tide".to_owned());
         settings.credentials.password = Some(password.to_owned());
         settings.database = 3;
-        settings.patience = Duration::from_secs(1);
-        connect(settings)
+        settings.timeout = Duration::from_secs(10);
+        settings
     };
     let socket = || Settings::new(Servers::Single(Address::Unix(server.socket())));
-    let remote = with("gate", &socket).unwrap();
+    let remote = connect(with("gate", &socket)).unwrap();
     assert_eq!(hit(&remote, &[key(1)]).unwrap(), [1]);
     let tcp = || Settings::at(&server.address()).unwrap();
-    let remote = with("gate", &tcp).unwrap();
+    let remote = connect(with("gate", &tcp)).unwrap();
     assert_eq!(hit(&remote, &[key(1)]).unwrap(), [2]);
-    let error = with("wrong", &tcp).unwrap_err().to_string();
-    assert!(error.contains("Password authentication failed"), "{error}");
+    let wrong = Settings { patience: Duration::from_secs(1), ..with("wrong", &tcp) };
+    until_refused(&wrong, "Password authentication failed");
 }
 
 #[test]
@@ -164,11 +166,11 @@ fn tls_checks_both_sides() {
     let with = |ca: Vec<u8>, client: Option<(Vec<u8>, Vec<u8>)>| {
         let mut settings = Settings::at(&server.address()).unwrap();
         settings.tls = Some(Tls { ca, client, skips_hostname: false });
-        settings.patience = Duration::from_secs(2);
-        connect(settings)
+        settings.timeout = Duration::from_secs(10);
+        settings
     };
     let (ca, client) = (read(&tls.ca), (read(&tls.cert), read(&tls.key)));
-    let remote = with(ca.clone(), Some(client.clone())).unwrap();
+    let remote = connect(with(ca.clone(), Some(client.clone()))).unwrap();
     assert_eq!(hit(&remote, &[key(1)]).unwrap(), [1]);
     let elsewhere = tempfile::tempdir().unwrap();
     let other = ServerTls::new(elsewhere.path()).unwrap();
@@ -177,7 +179,7 @@ fn tls_checks_both_sides() {
         (ca, None, "ertificate"),
         (b"nothing".to_vec(), None, "no certificate in PEM"),
     ] {
-        let error = with(ca, client).unwrap_err().to_string();
-        assert!(error.contains(expected), "{error}");
+        let wrong = Settings { patience: Duration::from_secs(2), ..with(ca, client) };
+        until_refused(&wrong, expected);
     }
 }

@@ -86,8 +86,19 @@ fn beside<T: Send>(holder: &Cluster, hold_for: Duration, other: impl FnOnce() ->
 fn a_thread_waits_longer_for_its_own_process_which_cannot_be_stopped() {
     let heap = Heap::new(2);
     let own = heap.open(0, Eviction::Refuse);
-    let update = || own.update(&key_at(0, 1), NOW, |entry| add(entry, 1));
-    assert_eq!(beside(&own, WAIT_MAX * 4, update), Ok(()));
+    for _ in 0..20 {
+        let began = Instant::now();
+        let (result, took) = beside(&own, WAIT_MAX * 4, || {
+            (own.update(&key_at(0, 1), NOW, |entry| add(entry, 1)), began.elapsed())
+        });
+        // A busy machine may give the holder no processor for so long.
+        if matches!(result, Err(UpdateError::Busy { .. })) && took >= OWN_WAIT_MAX {
+            continue;
+        }
+        assert_eq!(result, Ok(()), "after {took:?}");
+        return;
+    }
+    panic!("it always gave up");
 }
 
 /// Once it is known that the thread does not move, no other one waits for it.

@@ -1,5 +1,6 @@
 //! Failures of a server: each has a clear cause, and leaves no counter that cannot be used.
 
+use super::super::failures::{until_refused, until_told};
 use super::*;
 use rustix::process::Signal;
 use tidegate_remote::Health;
@@ -9,9 +10,8 @@ fn a_server_that_is_away_is_named_with_its_cause() {
     let address = "127.0.0.1:1";
     let servers = Servers::Memcached(vec![address.parse().unwrap()]);
     let patience = Duration::from_millis(300);
-    let error = connect(Settings { patience, ..Settings::new(servers) }).unwrap_err().to_string();
-    says(&error, "Connection refused");
-    says(&error, address);
+    let settings = Settings { patience, ..Settings::new(servers) };
+    says(&until_refused(&settings, "Connection refused"), address);
 }
 
 #[test]
@@ -79,12 +79,12 @@ fn a_server_that_stands_still_fails_updates_until_it_goes_on() {
     let Some(server) = Server::start(&[]) else { return };
     let timeout = Duration::from_millis(100);
     let remote = connect(Settings { timeout, ..settings(&[&server]) }).unwrap();
-    until_hit(&remote, &[key(1)]);
-    server.signal(Signal::STOP);
-    until("updates fail", || {
-        let result = hit(&remote, &[key(1)]);
-        result.is_err_and(|error| error.to_string().contains("not answered within 100 ms"))
-    });
+    until_told(
+        &remote,
+        || server.signal(Signal::STOP),
+        "not answered within 100 ms",
+        || server.signal(Signal::CONT),
+    );
     until("all connections are known to be useless", || remote.health() != Health::Up);
     server.signal(Signal::CONT);
     // What was sent before it stood still may have been done.
@@ -133,8 +133,7 @@ fn a_seed_is_made_by_the_first_server_alone() {
     let both = settings(&[&servers[0], &servers[1]]);
     servers[0].stop();
     let patience = Duration::from_millis(500);
-    let error = connect(Settings { patience, ..both.clone() }).unwrap_err().to_string();
-    says(&error, "servers");
+    until_refused(&Settings { patience, ..both.clone() }, "servers");
     servers[0].restart();
     let remote = connect(both.clone()).unwrap();
     until("both have it", || remote.health() == Health::Up);
@@ -147,8 +146,7 @@ fn a_seed_is_made_by_the_first_server_alone() {
 fn a_server_without_versions_is_refused() {
     let Some(server) = Server::start(&["-C"]) else { return };
     let patience = Duration::from_millis(500);
-    let error = connect(Settings { patience, ..settings(&[&server]) }).unwrap_err().to_string();
-    says(&error, "without -C");
+    until_refused(&Settings { patience, ..settings(&[&server]) }, "without -C");
 }
 
 /// Whatever is in the way is said once, and replaced.

@@ -1,6 +1,6 @@
 //! A memcached of the tests of sidecars, for tests that wait without a runtime.
 
-use super::super::server::SOON;
+use super::super::server::{SOON, until};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -41,14 +41,25 @@ impl Server {
         self.memcached.process.signal(signal).unwrap();
     }
 
-    /// The lines of the answer to a command, up to END.
+    /// The lines of the answer to a command, up to END, or its only line when the server is busy.
     fn lines(&self, command: &str) -> Vec<String> {
         let stream = TcpStream::connect(self.address()).unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
         (&stream).write_all(format!("{command}\r\n").as_bytes()).unwrap();
         let lines = BufReader::new(stream).split(b'\n');
-        let lines = lines.map(|line| String::from_utf8_lossy(&line.unwrap()).trim_end().to_owned());
-        lines.take_while(|line| line != "END").collect()
+        let mut answer = Vec::new();
+        for line in lines.map(|line| String::from_utf8_lossy(&line.unwrap()).trim_end().to_owned())
+        {
+            if line == "END" {
+                break;
+            }
+            let is_refusal = line.starts_with("BUSY ");
+            answer.push(line);
+            if is_refusal {
+                break;
+            }
+        }
+        answer
     }
 
     pub(super) fn line(&self, command: &str) -> String {
@@ -57,9 +68,15 @@ impl Server {
 
     /// The names of the keys that start with `tidegate:` and the seconds at which they end, without the seed.
     pub(super) fn counter_keys(&self) -> Vec<(String, u64)> {
+        // The server refuses while its crawler does something else.
+        let mut lines = Vec::new();
+        until("the crawler is free", || {
+            lines = self.lines("lru_crawler metadump all");
+            !lines.first().is_some_and(|line| line.starts_with("BUSY "))
+        });
         // A key that moves from one list of the server to another is dumped from both.
         let mut keys = BTreeMap::new();
-        for line in self.lines("lru_crawler metadump all") {
+        for line in lines {
             let field = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name));
             let (Some(key), Some(end)) = (field("key="), field("exp=")) else { continue };
             let key = key.replace("%3A", ":");

@@ -27,7 +27,7 @@ fn sidecars_share_counters() {
 fn thousands_of_updates_at_once_are_all_committed() {
     let Some(server) = Server::start(&[]) else { return };
     let remote = Arc::new(sidecar(&server));
-    let hits = (0..20_000_u128).map(|number| {
+    let hits = (0..5_000_u128).map(|number| {
         let remote = remote.clone();
         let place = number % 1_000;
         async move { hit_later(&remote, &[key_at(place, 1), key_at(place, number % 3)]).await }
@@ -41,7 +41,7 @@ fn thousands_of_updates_at_once_are_all_committed() {
             hit(&remote, &[0, 1, 2].map(|n| key_at(place, n))).unwrap().iter().sum::<u64>()
         })
         .sum();
-    assert_eq!(total, 40_000 + 3_000);
+    assert_eq!(total, 10_000 + 3_000);
     println!("{:?}", remote.counts());
 }
 
