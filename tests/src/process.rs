@@ -4,15 +4,34 @@ use crate::{memory, wait};
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::process::{Child, Command};
 
-/// For how long each thread of a process had no processor until some moment.
+/// For how long each thread of a process and of its children was ready until some moment, and had no processor.
 #[derive(Debug)]
-pub struct Waits(BTreeMap<OsString, Duration>);
+pub struct Waits(BTreeMap<u32, Duration>);
+
+impl Waits {
+    /// The longest of these times of one thread, since `before`.
+    #[must_use]
+    pub fn longest_since(&self, before: &Waits) -> Duration {
+        self.since(before).max().unwrap_or_default()
+    }
+
+    /// The sum of these times of all threads, since `before`.
+    #[must_use]
+    pub fn sum_since(&self, before: &Waits) -> Duration {
+        self.since(before).sum()
+    }
+
+    fn since(&self, before: &Waits) -> impl Iterator<Item = Duration> {
+        self.0.iter().map(|(thread, waited)| {
+            waited.saturating_sub(before.0.get(thread).copied().unwrap_or_default())
+        })
+    }
+}
 
 /// A running child process.
 #[derive(Debug)]
@@ -135,25 +154,18 @@ impl Process {
         Ok(())
     }
 
-    /// For how long each of its threads was ready so far, and had no processor.
+    /// For how long its threads and those of its children had no processor so far.
     ///
     /// # Errors
     /// When it has ended.
     pub fn waits(&self) -> anyhow::Result<Waits> {
-        let all = self.scheduled()?.into_iter();
-        Ok(Waits(all.map(|(thread, scheduled)| (thread, scheduled.waited)).collect()))
-    }
-
-    /// The longest of these times of one thread, since `before`.
-    ///
-    /// # Errors
-    /// When it has ended.
-    pub fn starved_since(&self, before: &Waits) -> anyhow::Result<Duration> {
-        let Waits(all) = self.waits()?;
-        let since = all.into_iter().map(|(thread, waited)| {
-            waited.saturating_sub(before.0.get(&thread).copied().unwrap_or_default())
-        });
-        Ok(since.max().unwrap_or_default())
+        let mut waits = BTreeMap::new();
+        for pid in std::iter::once(self.pid()?).chain(self.children()?) {
+            // A child may end meanwhile.
+            let threads = scheduled(pid).unwrap_or_default().into_iter();
+            waits.extend(threads.map(|(thread, scheduled)| (thread, scheduled.waited)));
+        }
+        Ok(Waits(waits))
     }
 
     /// How much CPU time the threads that it has now have used so far, by a clock that is finer than that of
@@ -162,27 +174,7 @@ impl Process {
     /// # Errors
     /// When it has ended.
     pub fn cpu_time_of_threads(&self) -> anyhow::Result<Duration> {
-        Ok(self.scheduled()?.into_values().map(|thread| thread.ran).sum())
-    }
-
-    /// By the name of the thread's directory, which is its number.
-    fn scheduled(&self) -> anyhow::Result<BTreeMap<OsString, Scheduled>> {
-        let mut threads = BTreeMap::new();
-        for thread in std::fs::read_dir(format!("/proc/{}/task", self.pid()?))? {
-            let thread = thread?;
-            // Threads may end meanwhile.
-            let Ok(text) = std::fs::read_to_string(thread.path().join("schedstat")) else {
-                continue;
-            };
-            // Nanoseconds on a processor, nanoseconds of waiting for one, and the number of its turns.
-            let mut fields = text.split_whitespace();
-            let mut time = || {
-                let nanos = fields.next().context("no schedstat")?.parse()?;
-                anyhow::Ok(Duration::from_nanos(nanos))
-            };
-            threads.insert(thread.file_name(), Scheduled { ran: time()?, waited: time()? });
-        }
-        Ok(threads)
+        Ok(scheduled(self.pid()?)?.into_values().map(|thread| thread.ran).sum())
     }
 
     /// Freezes it (SIGSTOP), and waits until each of its threads stands still; thaw it with
@@ -279,6 +271,26 @@ pub fn lives(pid: u32) -> bool {
 pub fn signal(pid: u32, signal: Signal) -> anyhow::Result<()> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("no such process id")?;
     Ok(kill_process(pid, signal)?)
+}
+
+/// The threads of a process by their ids.
+fn scheduled(pid: u32) -> anyhow::Result<BTreeMap<u32, Scheduled>> {
+    let mut threads = BTreeMap::new();
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let thread = thread?;
+        // Threads may end meanwhile.
+        let Ok(text) = std::fs::read_to_string(thread.path().join("schedstat")) else { continue };
+        // Nanoseconds on a processor, nanoseconds of waiting for one, and the number of its turns.
+        let mut fields = text.split_whitespace();
+        let mut time = || {
+            let nanos = fields.next().context("no schedstat")?.parse()?;
+            anyhow::Ok(Duration::from_nanos(nanos))
+        };
+        let id = thread.file_name().to_str().and_then(|id| id.parse().ok());
+        let scheduled = Scheduled { ran: time()?, waited: time()? };
+        threads.insert(id.context("a thread without an id")?, scheduled);
+    }
+    Ok(threads)
 }
 
 /// The state of a process, and the one that it is a child of.

@@ -80,7 +80,8 @@ async fn burst_while_fed(
         let before = (sidecar.waits()?, envoy.waits()?);
         let decided = stack.envoy.decisions().await?;
         let outcome = Burst { path: path.to_owned(), protocol, ..burst }.run().await?;
-        let starved = sidecar.starved_since(&before.0)? + envoy.starved_since(&before.1)?;
+        let now = (sidecar.waits()?, envoy.waits()?);
+        let starved = now.0.longest_since(&before.0) + now.1.longest_since(&before.1);
         println!("{workers} workers, {path}, {protocol:?}, without a processor for {starved:?}");
         all_answered(stack, &outcome, &[passed, 429, 503]).await?;
         let all = stack.envoy.decisions_of(decided.total() + REQUESTS).await?;

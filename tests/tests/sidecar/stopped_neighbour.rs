@@ -9,9 +9,9 @@ use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_store::{Cluster, Options, StoredKey};
+use tidegate_tests::process::Waits;
 use tidegate_tests::rls::Rls;
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{artifacts, client, command, wait};
@@ -171,20 +171,6 @@ fn is_in_the_way(status: &tonic::Status) -> bool {
     matches!(status.code(), tonic::Code::Aborted | tonic::Code::ResourceExhausted)
 }
 
-/// For how long the threads of a sidecar and of its workers were ready so far, and had no processor. All together: a task
-/// moves from thread to thread.
-fn starved(sidecar: &Sidecar) -> anyhow::Result<Duration> {
-    let mut pids = sidecar.process.children()?;
-    pids.push(sidecar.process.pid()?);
-    let tasks = pids.iter().filter_map(|pid| std::fs::read_dir(format!("/proc/{pid}/task")).ok());
-    let nanos = tasks.flatten().flatten().filter_map(|task| {
-        // Threads may end meanwhile. The second field is the time of waiting.
-        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split_whitespace().nth(1)?.parse::<u64>().ok()
-    });
-    Ok(Duration::from_nanos(nanos.sum()))
-}
-
 async fn until_decided(rls: &Rls, key: &str) -> anyhow::Result<()> {
     wait::until(key, wait::SOON, async || rls.ask(&[("lots", key)]).await.ok().map(|_| ())).await
 }
@@ -195,8 +181,8 @@ async fn story(is_killed: bool) -> anyhow::Result<()> {
     let mut child = Stopped::start(&three.data()).await?;
     let pid = child.0.id();
     let workers = three.sidecars[1].process.children()?;
-    let starved_before: Vec<Duration> =
-        three.sidecars.iter().map(starved).collect::<anyhow::Result<_>>()?;
+    let waits = three.sidecars.iter().map(|sidecar| sidecar.process.waits());
+    let before: Vec<Waits> = waits.collect::<anyhow::Result<_>>()?;
 
     for rls in &three.clients {
         for _ in 0..REQUESTS {
@@ -222,7 +208,7 @@ async fn story(is_killed: bool) -> anyhow::Result<()> {
 
     let wanted = format!("degraded: process {pid} (");
     three.all_answer(&wanted).await?;
-    for (sidecar, starved_before) in three.sidecars.iter().zip(starved_before) {
+    for (sidecar, before) in three.sidecars.iter().zip(before) {
         let page = client::get(sidecar.http, "/healthcheck").await?;
         let body = String::from_utf8_lossy(&page.body).into_owned();
         ensure!(body.contains(", stopped) has held a counter's lock for "), "{body}");
@@ -236,7 +222,7 @@ async fn story(is_killed: bool) -> anyhow::Result<()> {
             is_all.then_some(blocked)
         });
         let blocked = reported.await?;
-        let starved = starved(sidecar)?.saturating_sub(starved_before).as_secs_f64();
+        let starved = sidecar.process.waits()?.sum_since(&before).as_secs_f64();
         ensure!(
             blocked < BLOCKED_MAX_SECS + starved,
             "{blocked} s, and {starved} s without a processor"
