@@ -264,13 +264,13 @@ async fn a_limit_of_usage_is_exceeded_by_no_more_than_what_was_in_flight() -> an
         sum += cost;
         before += usize::from(sum <= 100_000);
     }
-    // The next one reached the limit, and three more were in flight.
+    // The next one reached the limit. Three more were in flight, and one may begin at the worker that still has tokens.
     let later = spent.len() - before - 1;
     println!(
         "{sum} of 100000 spent by {} streams, {later} after the limit was reached",
         spent.len()
     );
-    ensure!(sum >= 100_000 && later <= 3, "{sum}, {spent:?}");
+    ensure!(sum >= 100_000 && later <= 4, "{sum}, {spent:?}");
     debited(&stack, sum).await?;
     for _ in 0..20 {
         ensure!(stack.send(b"a").await?.status == 429, "it is closed until the window ends");
