@@ -1,15 +1,15 @@
 //! The account of a load on FRS, against servers with scripted behaviour: the load's account must match the
 //! server's.
 
+mod common;
+
+use common::Done;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 use tidegate_load::{Classes, Distribution, FrsCommand, LoadOptions, Protocol, Report, Target};
-
-/// Longer than a server takes to read what was sent to it.
-const LONG: Duration = Duration::from_secs(30);
 
 /// What a server does with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,14 +41,14 @@ type Script = dyn Fn(usize, &Asked) -> Act + Send + Sync;
 /// Serves until the end of the test. Records requests and reactions in order of arrival.
 struct Server {
     address: SocketAddr,
-    done: Arc<Mutex<Vec<(Asked, Act)>>>,
+    done: Arc<Done<Asked, Act>>,
 }
 
 impl Server {
     fn start(script: impl Fn(usize, &Asked) -> Act + Send + Sync + 'static) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let done = Arc::new(Mutex::new(Vec::new()));
+        let done = Arc::new(Done::default());
         let (script, doing): (Arc<Script>, _) = (Arc::new(script), done.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -65,24 +65,6 @@ impl Server {
         let report = tidegate_load::measure(&options).unwrap();
         report.check().unwrap();
         report
-    }
-
-    /// Counts of each reaction.
-    fn acts(&self) -> BTreeMap<Act, u64> {
-        let mut acts = BTreeMap::new();
-        for (_, act) in &*self.done.lock().unwrap() {
-            *acts.entry(*act).or_default() += 1;
-        }
-        acts
-    }
-
-    /// The same, once it has read so many requests. On a busy machine it may read them after the load has ended.
-    fn acts_after(&self, requests: usize) -> BTreeMap<Act, u64> {
-        let since = Instant::now();
-        while self.done.lock().unwrap().len() < requests && since.elapsed() < LONG {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.acts()
     }
 }
 
@@ -111,17 +93,12 @@ fn read_request(reader: &mut BufReader<&TcpStream>) -> Option<Asked> {
     Some(Asked { command, key })
 }
 
-fn serve(stream: &TcpStream, script: &Script, done: &Mutex<Vec<(Asked, Act)>>) {
+fn serve(stream: &TcpStream, script: &Script, done: &Done<Asked, Act>) {
     let mut reader = BufReader::new(stream);
     let mut writer = stream;
     let mut held = 0;
     while let Some(asked) = read_request(&mut reader) {
-        let act = {
-            let mut done = done.lock().unwrap();
-            let act = script(done.len(), &asked);
-            done.push((asked, act));
-            act
-        };
+        let act = done.add(asked, script);
         let answer = |status: u16, verdict: &str, headers: &str| {
             let body = format!("<frs><item verdict=\"{verdict}\"/></frs>");
             let length = body.len();
@@ -204,7 +181,7 @@ fn pipelined_requests_are_lost_with_their_connection_and_counted_once() {
     });
     let options = LoadOptions { connections: 2, streams: Some(8), threads: 2, ..hundred() };
     let report = server.measure(options);
-    let acts = server.acts();
+    let acts = server.done.acts();
     let classes = report.account.classes;
     // Requests behind one whose connection was closed were sent, but the server did not see them. An answer
     // may be lost when its connection is reset.
@@ -230,7 +207,7 @@ fn a_server_that_never_answers_times_out_what_was_sent_and_no_more_is_sent() {
     // One request holds each connection for longer than the last of the others may wait.
     assert_eq!(report.account.classes, Classes { timed_out: 3, not_sent: 97, ..NONE });
     assert_eq!(report.account.late, 0);
-    assert_eq!(server.acts_after(3)[&Act::Ignore], 3);
+    assert_eq!(server.done.acts_after(3)[&Act::Ignore], 3);
 }
 
 #[test]
@@ -282,7 +259,7 @@ fn a_pair_is_an_update_for_each_query_that_was_allowed() {
     let report = server.measure(options);
     let mut allowed = BTreeMap::<u64, i64>::new();
     let (mut queries, mut updates) = (0, 0);
-    for (asked, act) in &*server.done.lock().unwrap() {
+    for (asked, act) in &*server.done.all() {
         if asked.command == "Query" {
             queries += 1;
             *allowed.entry(asked.key).or_default() += i64::from(*act == Act::Allow);
@@ -308,7 +285,7 @@ fn warm_up_is_sent_and_kept_apart() {
     assert_eq!(report.warmup.classes, Classes { allowed: 50, ..NONE });
     assert_eq!(report.account.classes, Classes { allowed: 100, ..NONE });
     assert_eq!(report.latency.served.from_due.count, 100);
-    assert_eq!(server.acts()[&Act::Allow], 150);
+    assert_eq!(server.done.acts()[&Act::Allow], 150);
 }
 
 #[test]
@@ -318,7 +295,7 @@ fn a_closed_loop_sends_what_is_answered_and_not_more() {
     let duration = Duration::from_secs(1);
     let options = LoadOptions { closed: true, threads: 2, duration, ..hundred() };
     let report = server.measure(options);
-    let allowed = server.acts()[&Act::Allow];
+    let allowed = server.done.acts()[&Act::Allow];
     assert!(allowed > 0);
     assert_eq!(report.account.classes, Classes { allowed, ..NONE });
 }
@@ -335,7 +312,7 @@ fn a_seed_decides_all_chance() {
             ..hundred()
         };
         let due = server.measure(options).account.due;
-        let done = server.done.lock().unwrap();
+        let done = server.done.all();
         assert_eq!(done.len() as u64, due);
         done.iter().map(|(asked, _)| asked.key).collect::<Vec<_>>()
     };

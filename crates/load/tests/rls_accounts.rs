@@ -1,22 +1,22 @@
 //! The account of a load on RLS, against a server with scripted behaviour that uses another implementation of
 //! HTTP/2.
 
+mod common;
+
 use bytes::Bytes;
+use common::Done;
 use h2::{Reason, server};
 use http::{HeaderMap, Response};
 use prost::Message;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 use tidegate_load::{Classes, LoadOptions, Report, Target};
 use tidegate_wire::rls::{RateLimitRequest, RateLimitResponse};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
-
-/// Longer than the server takes to read what was sent to it.
-const LONG: Duration = Duration::from_secs(30);
 
 /// What the server does with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +40,7 @@ type Script = fn(usize, &RateLimitRequest) -> Act;
 #[derive(Clone)]
 struct Server {
     script: Script,
-    done: Arc<Mutex<Vec<(RateLimitRequest, Act)>>>,
+    done: Arc<Done<RateLimitRequest, Act>>,
 }
 
 impl Server {
@@ -99,12 +99,7 @@ impl Server {
             };
             let _ = body.flow_control().release_capacity(message.len());
             let asked = RateLimitRequest::decode(&message[5..]).unwrap();
-            let act = {
-                let mut done = self.done.lock().unwrap();
-                let act = (self.script)(done.len(), &asked);
-                done.push((asked, act));
-                act
-            };
+            let act = self.done.add(asked, self.script);
             let status = if let Act::Http(status) = act { status } else { 200 };
             let head =
                 Response::builder().status(status).header("content-type", "application/grpc");
@@ -132,23 +127,6 @@ impl Server {
                 Act::Ignore => ignored.push((respond, body)),
             }
         }
-    }
-
-    fn acts(&self) -> BTreeMap<Act, u64> {
-        let mut acts = BTreeMap::new();
-        for (_, act) in &*self.done.lock().unwrap() {
-            *acts.entry(*act).or_default() += 1;
-        }
-        acts
-    }
-
-    /// The same, once it has read so many requests. On a busy machine it may read them after the load has ended.
-    fn acts_after(&self, requests: usize) -> BTreeMap<Act, u64> {
-        let since = Instant::now();
-        while self.done.lock().unwrap().len() < requests && since.elapsed() < LONG {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.acts()
     }
 }
 
@@ -213,7 +191,7 @@ fn what_is_asked_is_what_was_told() {
     let report = server.measure_unix(directory.path().join("rls.sock"), options);
     assert_eq!(report.account.classes, Classes { allowed: 200, ..NONE });
     let mut users = BTreeMap::<String, u32>::new();
-    for (asked, _) in &*server.done.lock().unwrap() {
+    for (asked, _) in &*server.done.all() {
         assert_eq!((asked.domain.as_str(), asked.descriptors.len()), ("shop", 1));
         let entries = &asked.descriptors[0].entries;
         assert_eq!((entries[0].key.as_str(), entries[0].value.as_str()), ("app", "web"));
@@ -230,7 +208,7 @@ fn a_connection_that_is_closed_midway_loses_what_is_under_way_and_is_opened_agai
         _ => Act::Answer(1),
     });
     let report = server.measure(two_hundred());
-    let (acts, classes) = (server.acts(), report.account.classes);
+    let (acts, classes) = (server.done.acts(), report.account.classes);
     assert_eq!(report.account.due, 200);
     assert_eq!(classes.allowed + classes.broken, 200, "{classes:?}");
     assert!(classes.broken >= acts[&Act::Close], "{classes:?} {acts:?}");
@@ -249,7 +227,7 @@ fn calls_that_are_never_answered_time_out_and_the_rest_is_not_sent() {
     let classes = measured(&options).account.classes;
     // The server allows 10 streams on each connection.
     assert_eq!(classes, Classes { timed_out: 20, not_sent: 180, ..NONE });
-    assert_eq!(server.acts_after(20)[&Act::Ignore], 20);
+    assert_eq!(server.done.acts_after(20)[&Act::Ignore], 20);
 }
 
 #[test]
@@ -267,7 +245,7 @@ fn a_closed_loop_keeps_every_answer() {
     let duration = Duration::from_secs(1);
     let options = LoadOptions { closed: true, streams: Some(5), duration, ..two_hundred() };
     let report = server.measure(options);
-    let denied = server.acts()[&Act::Answer(2)];
+    let denied = server.done.acts()[&Act::Answer(2)];
     assert_eq!(report.account.classes, Classes { denied, ..NONE });
     assert_eq!(report.config.rate, None);
 }
