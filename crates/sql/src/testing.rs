@@ -167,20 +167,17 @@ impl Server {
         let url = self.administrator_url();
         let process = self.process.insert(command.spawn().unwrap());
         let log = || std::fs::read_to_string(&log).unwrap();
-        let answers = async {
-            while process.try_wait().unwrap().is_none() {
-                // Another server may answer at the port before this one finds it taken.
-                if log().contains("ready") && AnyConnection::connect(&url).await.is_ok() {
-                    return true;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            false
-        };
-        match tokio::time::timeout(PATIENCE, answers).await {
-            Ok(true) => return Ok(()),
-            Ok(false) => self.process = None,
-            Err(_) => {}
+        let mut has_ended = false;
+        let settled = until(async || {
+            has_ended = process.try_wait().unwrap().is_some();
+            // Another server may answer at the port before this one finds it taken.
+            has_ended || (log().contains("ready") && AnyConnection::connect(&url).await.is_ok())
+        });
+        if tokio::time::timeout(PATIENCE, settled).await.is_ok() && !has_ended {
+            return Ok(());
+        }
+        if has_ended {
+            self.process = None;
         }
         Err(log())
     }
@@ -287,7 +284,7 @@ impl Drop for Server {
 }
 
 /// Waits until a condition holds. The caller bounds the time.
-pub async fn until(condition: impl AsyncFn() -> bool) {
+pub async fn until(mut condition: impl AsyncFnMut() -> bool) {
     while !condition().await {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -28,6 +28,8 @@ use tokio::runtime::{Builder, Runtime};
 /// How often an update waits for its counters until it is given up. They come at the first time, unless other processes
 /// fetch the same ones, or they are idle at once.
 const TRIES_MAX: u32 = 8;
+/// Why an update is refused after so many fetches.
+pub(crate) const FETCHED_ELSEWHERE: &str = "other processes fetch the same counters";
 /// How long a record of rows that cannot be read is kept: longer than any window.
 const FOR_EVER: u64 = 2 * 366 * 24 * 3600;
 const SECOND: u64 = 1_000_000_000;
@@ -458,8 +460,7 @@ impl Inner {
                 Attempt::Missing(more) => missing = more,
             }
         }
-        let cause = "other processes fetch the same counters".to_owned();
-        Err(Undecided::Unreachable { cause })
+        Err(Undecided::Unreachable { cause: FETCHED_ELSEWHERE.to_owned() })
     }
 }
 

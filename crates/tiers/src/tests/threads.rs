@@ -1,12 +1,10 @@
 //! Many threads of two processes, while counters move all the time: each hit has a number of its own.
 
 use super::*;
+use crate::tiered::FETCHED_ELSEWHERE;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Why a request is refused after several fetches of its counters in vain.
-const BUSY: &str = "other processes fetch the same counters";
 
 #[test]
 fn no_hit_is_lost_or_counted_twice_while_counters_move() {
@@ -33,7 +31,8 @@ fn no_hit_is_lost_or_counted_twice_while_counters_move() {
                                 // Another thread had no processor while it held the lock. Nothing was counted.
                                 Err(Undecided::Store(error)) if error.is_contention() => {}
                                 // This one had none, and each time that it was fetched the counter moved back. Nor here.
-                                Err(Undecided::Unreachable { cause }) if cause == BUSY => {}
+                                Err(Undecided::Unreachable { cause })
+                                    if cause == FETCHED_ELSEWHERE => {}
                                 hit => break hit.unwrap(),
                             }
                         };
