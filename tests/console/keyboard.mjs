@@ -7,11 +7,6 @@ await run(async (browser) => {
   const { page } = browser;
   const { keyboard } = page;
   const focused = () => page.evaluate(() => document.activeElement.textContent.trim() || document.activeElement.id || document.activeElement.getAttribute("aria-label"));
-  const isSeen = () =>
-    page.evaluate(() => {
-      const { outlineStyle, outlineWidth } = getComputedStyle(document.activeElement);
-      return outlineStyle !== "none" && outlineWidth !== "0px";
-    });
   // Tabs on to what has this text, at most once around.
   const tabTo = async (text) => {
     const passed = [];
@@ -19,7 +14,11 @@ await run(async (browser) => {
       await keyboard.press("Tab");
       const now = await focused();
       if (now === text) {
-        assert.ok(await isSeen(), `the focus on ${text} is not seen`);
+        const isSeen = await page.evaluate(() => {
+          const { outlineStyle, outlineWidth } = getComputedStyle(document.activeElement);
+          return outlineStyle !== "none" && outlineWidth !== "0px";
+        });
+        assert.ok(isSeen, `the focus on ${text} is not seen`);
         return;
       }
       passed.push(now);

@@ -239,6 +239,29 @@ impl Stack {
         drive(self.envoy.address, ("x-client", client), requests, 1).await
     }
 
+    /// Waits until no worker does without the sidecar any more. It calls again when it gets a request, and only connections that
+    /// are open at once are spread over all workers.
+    ///
+    /// # Errors
+    /// When that does not come about.
+    pub async fn breakers_close(&self) -> anyhow::Result<()> {
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            clients.push(Client::connect(self.envoy.address).await?);
+        }
+        let mut sent = 0;
+        wait::until("the breakers to close", wait::RETRY, async || {
+            for client in &mut clients {
+                // Each without local state, so that it needs a call.
+                sent += 1;
+                let other = format!("other-{sent}");
+                client.get("/", &[("x-client", other.as_bytes())]).await.ok()?;
+            }
+            (self.envoy.filter_stat("breakers_open").await.ok()? == 0).then_some(())
+        })
+        .await
+    }
+
     /// Waits until Envoy's log has this text.
     ///
     /// # Errors

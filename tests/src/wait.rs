@@ -49,8 +49,12 @@ pub const COMMAND: Duration = Duration::from_secs(120);
 /// requests at once wait for each other.
 pub const ANSWER: Duration = Duration::from_secs(30);
 
-/// The window of most limits in the tests.
+/// Windows of limits. That of most tests is an hour, and a day if they take long.
+pub const MINUTE: Duration = Duration::from_secs(60);
+/// See [`MINUTE`].
 pub const HOUR: Duration = Duration::from_secs(3_600);
+/// See [`MINUTE`].
+pub const DAY: Duration = Duration::from_secs(86_400);
 /// What the traffic of a test needs at most in one window, on a busy machine.
 pub const ROOM: Duration = Duration::from_secs(60);
 

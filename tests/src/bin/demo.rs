@@ -19,7 +19,6 @@ use tidegate_tests::{artifacts, wait};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-const MINUTE: Duration = Duration::from_secs(60);
 /// The demo's traffic takes a few seconds; this is ample on a busy machine.
 const ROOM_NEEDED: Duration = Duration::from_secs(20);
 const CONNECTIONS: u32 = 4;
@@ -128,9 +127,9 @@ async fn drive_and_judge(dir: &Path) -> anyhow::Result<()> {
     step.done();
 
     println!("Sending requests, each with a header x-client, over {CONNECTIONS} connections");
-    if wait::left_in_window(MINUTE) < ROOM_NEEDED {
+    if wait::left_in_window(wait::MINUTE) < ROOM_NEEDED {
         let step = Step::start("waiting for the next minute, so that one window holds it all");
-        wait::for_room_in_window(MINUTE, ROOM_NEEDED).await?;
+        wait::for_room_in_window(wait::MINUTE, ROOM_NEEDED).await?;
         step.done();
     }
     let mut table = Table { envoy: &envoy, rows: Vec::new() };

@@ -90,11 +90,7 @@ async fn burst_while_fed(
             return Ok((client, outcome));
         }
         ensure!(starved >= SILENT, "failure_mode decided {failed}");
-        wait::until("the breakers to close", wait::RETRY, async || {
-            stack.send(b"other").await.ok()?;
-            (stack.envoy.filter_stat("breakers_open").await.ok()? == 0).then_some(())
-        })
-        .await?;
+        stack.breakers_close().await?;
     }
     bail!("sidecar and Envoy had no processor for {SILENT:?} in each of five bursts")
 }

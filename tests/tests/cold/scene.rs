@@ -29,7 +29,6 @@ pub(crate) const RULES: [Rule; 6] = [
 /// The index of the rule with wide counters.
 pub(crate) const WIDE: usize = 5;
 
-const DAY: Duration = Duration::from_secs(86_400);
 /// What is left of a window for a whole test.
 const ROOM: Duration = Duration::from_secs(3_600);
 
@@ -201,7 +200,7 @@ fn value(page: &str, name: &str) -> anyhow::Result<u64> {
 fn limits_text() -> String {
     let far = |days: [u32; 2]| {
         let hours = days.map(|days| days * 24);
-        let is_far = |hours: &&u32| wait::left_in_window(**hours * DAY / 24) >= ROOM;
+        let is_far = |hours: &&u32| wait::left_in_window(**hours * wait::DAY / 24) >= ROOM;
         *hours.iter().find(is_far).unwrap_or(&hours[0])
     };
     let rate = |rule: &Rule| match rule.key {

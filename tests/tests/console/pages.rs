@@ -23,7 +23,6 @@ statistics:
 descriptors:
   - { key: client, rate_limit: { unit: day, requests_per_unit: 100 } }
 ";
-const DAY: Duration = Duration::from_secs(86_400);
 /// What a browser needs at most for all of a test, on a busy machine.
 const ROOM: Duration = Duration::from_secs(300);
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -72,7 +71,7 @@ async fn each_page_shows_what_was_sent() -> anyhow::Result<()> {
     let refused = async || (limits().await?["current"] == false).then_some(());
     wait::until("the mistake", wait::RELOAD, refused).await?;
 
-    wait::for_room_in_window(DAY, ROOM).await?;
+    wait::for_room_in_window(wait::DAY, ROOM).await?;
     let load = Load::of_clients(stack.addresses(), "client-", 3, REQUESTS);
     let outcome = Load { connections: 8, ..load }.run().await?;
     let denied = outcome.of(429);
@@ -106,7 +105,7 @@ async fn hostile_names_are_text() -> anyhow::Result<()> {
     let plugin = plugin().to_string();
     let stack = Plan::new(LIMITS, Filter::Tidegate(&plugin)).start().await?;
     let http = stack.sidecar.http;
-    wait::for_room_in_window(DAY, ROOM).await?;
+    wait::for_room_in_window(wait::DAY, ROOM).await?;
     let names = hostile_names();
     for name in &names {
         for _ in 0..EACH {
@@ -140,7 +139,7 @@ async fn exhausted() -> anyhow::Result<(TempDir, Sidecar)> {
     let token = token_file(dir.path())?;
     let flags = ["--capacity", "1000", "--http-token-file", &token];
     let sidecar = Sidecar::start_with(dir.path(), &path, &flags).await?;
-    wait::for_room_in_window(DAY, ROOM).await?;
+    wait::for_room_in_window(wait::DAY, ROOM).await?;
     for _ in 0..101 {
         ask(sidecar.http, "eve").await?;
     }

@@ -12,7 +12,6 @@ use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
 use tokio::task::JoinHandle;
 
-const MINUTE: Duration = Duration::from_secs(60);
 const COST: &str = "%DYNAMIC_METADATA(llm:cost)%";
 
 fn limits(rate_limit: &str) -> String {
@@ -249,7 +248,7 @@ async fn flood(stack: &Stack, width: usize) -> anyhow::Result<Vec<u64>> {
 
 /// A minute that has time left for a test.
 async fn early_in_a_minute() -> anyhow::Result<()> {
-    wait::for_room_in_window(MINUTE, Duration::from_secs(25)).await
+    wait::for_room_in_window(wait::MINUTE, Duration::from_secs(25)).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -349,9 +348,16 @@ async fn left(stack: &Stack, client: &str) -> anyhow::Result<u64> {
     Ok(answer["statuses"][0]["limitRemaining"].as_u64().unwrap_or(0))
 }
 
-/// Two workers may each return a part of a lease: in one of 32 such cases the second part is refused, and stays charged.
-/// Then another client has its turn.
-const TURNS: [&str; 3] = ["a", "b", "c"];
+/// Has a client take a turn, and another one if too much stays charged to it: two workers may each return a part of a lease,
+/// and in one of 32 such cases the second part is refused.
+async fn in_turns(mut turn: impl AsyncFnMut(&str) -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    for client in ["a", "b", "c"] {
+        if turn(client).await? {
+            return Ok(());
+        }
+    }
+    bail!("too much is charged to each client")
+}
 
 /// Waits until this is left of a client's limit. Whether it came to that, or stayed below.
 async fn comes_to(stack: &Stack, client: &str, expected: u64) -> anyhow::Result<bool> {
@@ -373,12 +379,7 @@ async fn a_kill_of_the_sidecar_loses_no_debit_and_counts_none_twice() -> anyhow:
     // It may take long until the filter calls the sidecar again.
     let flags = &["--capacity", "100000", "--lease-ttl", "60s"];
     let mut stack = Plan { workers: 2, flags, ..planned(&limits, &plugin) }.start_shared().await?;
-    for client in TURNS {
-        if is_counted_over_a_kill(&mut stack, client).await? {
-            return Ok(());
-        }
-    }
-    bail!("too much is charged to each of {TURNS:?}")
+    in_turns(async |client| is_counted_over_a_kill(&mut stack, client).await).await
 }
 
 async fn is_counted_over_a_kill(stack: &mut Stack, client: &str) -> anyhow::Result<bool> {
@@ -412,12 +413,7 @@ async fn an_estimate_holds_back_what_is_in_flight_and_is_settled() -> anyhow::Re
     let limits = limits("{ unit: hour, requests_per_unit: 100000 }");
     let hits = json!({"hits_addend": {"estimate": ESTIMATE, "actual": {"format": COST}}});
     let stack = started(&limits, &configured(&[entry(&hits)]), 2).await?;
-    for client in TURNS {
-        if is_settled(&stack, client).await? {
-            return Ok(());
-        }
-    }
-    bail!("too much is charged to each of {TURNS:?}")
+    in_turns(async |client| is_settled(&stack, client).await).await
 }
 
 const ESTIMATE: u64 = 2_500;

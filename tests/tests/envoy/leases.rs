@@ -12,8 +12,6 @@ use tidegate_tests::plugin::{limits, plugin, plugin_with};
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
 
-const MINUTE: Duration = Duration::from_secs(60);
-
 /// Sends 20,000 requests as one client with 1,000 an hour, and holds the outcome to it.
 async fn thousand_of_twenty_thousand(envoys: u32, workers: u32) -> anyhow::Result<()> {
     let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
@@ -56,7 +54,7 @@ async fn every_kind_of_window_is_exact_over_two_envoys() -> anyhow::Result<()> {
         wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         if algorithm == "sliding_buckets" {
             // A lease ends with a bucket, here a minute. What Envoys hold then is lost.
-            wait::for_room_in_window(MINUTE, Duration::from_secs(10)).await?;
+            wait::for_room_in_window(wait::MINUTE, Duration::from_secs(10)).await?;
         }
         let load = Load::of_one_client(stack.addresses(), "a", 6_000);
         let outcome = Load { pace: Pace::Open(2_000.0), ..load }.run().await?;

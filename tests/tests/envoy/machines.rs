@@ -26,7 +26,6 @@ const BEFORE_FAULT: u64 = 300;
 /// How long Redis, or the way to it, stands still.
 const FAULT: Duration = Duration::from_secs(2);
 
-const MINUTE: Duration = Duration::from_secs(60);
 /// What is left of a minute when a load begins.
 const ROOM: Duration = Duration::from_secs(50);
 
@@ -60,8 +59,8 @@ impl Window {
     /// How long a load that begins now may take, at most.
     fn room(self) -> Duration {
         match self {
-            Window::Aligned => wait::left_in_window(MINUTE),
-            Window::FirstHit => MINUTE,
+            Window::Aligned => wait::left_in_window(wait::MINUTE),
+            Window::FirstHit => wait::MINUTE,
         }
     }
 }
@@ -114,7 +113,7 @@ impl Machines {
     /// Begins the requests of a client, in a minute with room for them.
     async fn load(&self, client: &str) -> anyhow::Result<Running> {
         if self.window == Window::Aligned {
-            wait::for_room_in_window(MINUTE, ROOM).await?;
+            wait::for_room_in_window(wait::MINUTE, ROOM).await?;
         }
         let targets = self.stacks.iter().flat_map(Stack::addresses).collect();
         let load = Load::of_one_client(targets, client, REQUESTS);

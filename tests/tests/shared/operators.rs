@@ -32,7 +32,6 @@ fn text(path: &Path) -> anyhow::Result<&str> {
     path.to_str().context("a path of text")
 }
 
-const DAY: Duration = Duration::from_secs(86_400);
 /// What the start of several servers and sidecars, one after the other, needs at most on a busy machine.
 const ROOM: Duration = Duration::from_secs(300);
 
@@ -135,7 +134,7 @@ async fn counts_move_to_clusters_and_memcached() -> anyhow::Result<()> {
     else {
         return Ok(());
     };
-    wait::for_room_in_window(DAY, ROOM).await?;
+    wait::for_room_in_window(wait::DAY, ROOM).await?;
     let (old, limits) = home(&format!("domain: test\ndescriptors:\n{}", daily()))?;
     ensure!(admits(old.path(), &limits, &[], 30).await? == 30);
     let (data, file) = (old.path().join("data"), old.path().join("counters.tsv"));
@@ -193,7 +192,7 @@ async fn admits(dir: &Path, limits: &Path, flags: &[&str], most: u32) -> anyhow:
 #[tokio::test]
 async fn counts_move_from_one_machine_to_servers_and_back() -> anyhow::Result<()> {
     let Some(scene) = Scene::start(RedisOptions::default()).await? else { return Ok(()) };
-    wait::for_room_in_window(DAY, ROOM).await?;
+    wait::for_room_in_window(wait::DAY, ROOM).await?;
     let url = format!("redis://{}", scene.redis.address());
     let (old, limits) = home(&format!("domain: test\ndescriptors:\n{}", daily()))?;
     ensure!(admits(old.path(), &limits, &[], 30).await? == 30);

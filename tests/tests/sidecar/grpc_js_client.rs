@@ -10,8 +10,6 @@ use tidegate_tests::{artifacts, wait};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
-/// The window of the limits that are asked.
-const DAY: Duration = Duration::from_secs(86_400);
 /// Far longer than all checks take.
 const ROOM: Duration = Duration::from_secs(180);
 /// Fewer mean that some are not run.
@@ -26,7 +24,7 @@ async fn next<T>(step: impl Future<Output = std::io::Result<T>>) -> anyhow::Resu
 
 #[tokio::test]
 async fn through_restarts_and_takeovers() -> anyhow::Result<()> {
-    wait::for_room_in_window(DAY, ROOM).await?;
+    wait::for_room_in_window(wait::DAY, ROOM).await?;
     let dir = TempDir::new()?;
     let clients = artifacts::root().join("tests/clients");
     let limits = clients.join("rls_client.yaml");

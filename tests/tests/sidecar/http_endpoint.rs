@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_tests::client::{Client, Reply, get, send};
 use tidegate_tests::process::Process;
@@ -39,8 +38,6 @@ descriptors:
     rate_limit: { unlimited: true }
 ";
 
-const DAY: Duration = Duration::from_secs(86_400);
-
 async fn started(flags: &[&str]) -> anyhow::Result<(TempDir, Sidecar)> {
     let (dir, path) = home(LIMITS)?;
     let flags: Vec<&str> = ["--capacity", "1000"].iter().chain(flags).copied().collect();
@@ -67,7 +64,7 @@ async fn post_for(
     http: SocketAddr,
     asked: impl Into<bytes::Bytes>,
 ) -> anyhow::Result<(Reply, Value)> {
-    let posting = wait::reset_during(DAY, wait::reset_during(wait::HOUR, post(http, asked)));
+    let posting = wait::reset_during(wait::DAY, wait::reset_during(wait::HOUR, post(http, asked)));
     let (of_day, (of_hour, reply)) = posting.await?;
     let mut answer = body(&reply)?;
     for status in answer["statuses"].as_array_mut().context("no statuses")? {

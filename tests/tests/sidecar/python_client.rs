@@ -4,22 +4,18 @@
 use anyhow::ensure;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_tests::command::{Ran, run};
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{artifacts, wait};
 use tokio::process::Command;
 
-/// The window of the limits that are asked.
-const DAY: Duration = Duration::from_secs(86_400);
-
 fn clients(file: &str) -> PathBuf {
     artifacts::root().join("tests/clients").join(file)
 }
 
 async fn sidecar(dir: &Path, flags: &[&str]) -> anyhow::Result<Sidecar> {
-    wait::for_room_in_window(DAY, wait::ROOM).await?;
+    wait::for_room_in_window(wait::DAY, wait::ROOM).await?;
     Sidecar::start_with(dir, &clients("rls_client.yaml"), flags).await
 }
 

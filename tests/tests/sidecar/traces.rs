@@ -346,7 +346,7 @@ async fn a_collector_that_does_not_answer_holds_up_nothing() -> anyhow::Result<(
 
 #[tokio::test]
 async fn a_collector_that_is_not_there_is_logged_once() -> anyhow::Result<()> {
-    // Bound, so that nobody else takes the port, and without a backlog, so that connections are refused.
+    // The socket is bound, so no other process gets its port. It does not listen, so connections are refused.
     let gone = TcpSocket::new_v4()?;
     gone.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     let mut traced = Traced::start(&[collector_at(gone.local_addr()?)], &[]).await?;
