@@ -1,7 +1,7 @@
 //! Leases in real Envoys: limits are exact over workers and Envoys, nearly all is decided without a
 //! call, and what one Envoy does not spend another can.
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use serde_json::json;
 use std::time::Duration;
 use tidegate_tests::bootstrap::Filter;
@@ -102,6 +102,8 @@ async fn a_token_bucket_admits_its_burst_and_the_refill_of_time_and_leases() -> 
 /// time, 4 at most. So a machine that makes half of it later still shows 99 of 100.
 const RATE: f64 = 5_000.0;
 const RATE_OF_ONE: f64 = 500.0;
+/// Times that a machine may turn out to make less than half of that.
+const ROUNDS: usize = 5;
 
 /// Sends this many requests of this many clients at [`RATE`]; a slow machine sends fewer.
 async fn steady(
@@ -122,19 +124,30 @@ async fn under_steady_traffic_99_of_100_decisions_are_local() -> anyhow::Result<
     let plugin = plugin().to_string();
     let plan = Plan { workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
     let stack = plan.start().await?;
-    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let driven = |outcome: &Outcome| outcome.sent() as f64 / outcome.took.as_secs_f64();
-    let (first, _) = steady(&stack, 100, 5_000).await?;
-    // A machine that makes less has fewer clients, so that each still sends as much.
-    let clients = (driven(&first) / RATE_OF_ONE).clamp(1.0, 10.0) as u64;
-    // Leases grow with the demand, which the filter has to see first.
-    steady(&stack, clients, 10_000).await?;
-    let (outcome, decisions) = steady(&stack, clients, 20_000).await?;
-    println!("{:.0} requests/s of {clients} clients were driven", driven(&outcome));
-    ensure!(outcome.of(200) == outcome.sent(), "{:?}", outcome.statuses);
-    ensure!(decisions.total() == outcome.sent(), "{decisions:?}");
-    ensure!(decisions.local_share() >= 0.99, "{:.4}: {decisions:?}", decisions.local_share());
-    Ok(())
+    let (mut last, _) = steady(&stack, 100, 5_000).await?;
+    for _ in 0..ROUNDS {
+        wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
+        // A machine that makes less has fewer clients, so that each still sends as much.
+        let clients = (driven(&last) / RATE_OF_ONE).clamp(1.0, 10.0) as u64;
+        // Leases grow with the demand, which the filter has to see first.
+        steady(&stack, clients, 10_000).await?;
+        let (outcome, decisions) = steady(&stack, clients, 20_000).await?;
+        println!("{:.0} requests/s of {clients} clients were driven", driven(&outcome));
+        ensure!(outcome.of(200) == outcome.sent(), "{:?}", outcome.statuses);
+        ensure!(decisions.total() == outcome.sent(), "{decisions:?}");
+        // A machine that others have slowed down since is measured again.
+        if driven(&outcome) >= clients as f64 * RATE_OF_ONE / 2.0 {
+            ensure!(
+                decisions.local_share() >= 0.99,
+                "{:.4}: {decisions:?}",
+                decisions.local_share()
+            );
+            return Ok(());
+        }
+        last = outcome;
+    }
+    bail!("{ROUNDS} times this machine made less than half of what it had made just before")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
