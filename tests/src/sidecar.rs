@@ -6,6 +6,7 @@ use crate::{artifacts, client, wait};
 use anyhow::Context;
 use serde_json::Value;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -103,12 +104,27 @@ impl Sidecar {
         Ok(Sidecar { process, http, dir: dir.to_owned(), limits: limits.to_owned(), flags })
     }
 
+    /// Waits until another one can take over from this one, which is a moment after it answers.
+    ///
+    /// # Errors
+    /// When nobody could for too long.
+    pub async fn until_takeover_is_possible(&self) -> anyhow::Result<()> {
+        let socket = self.dir.join("data/takeover.sock");
+        let opened = wait::until("the takeover's socket", wait::CHECK, async || {
+            // It gets its mode when it listens.
+            let mode = std::fs::metadata(&socket).ok()?.permissions().mode();
+            (mode & 0o777 == 0o600).then_some(())
+        });
+        opened.await
+    }
+
     /// Starts another one on the same data and addresses, which takes over from this one. Its log has
     /// this name.
     ///
     /// # Errors
     /// When it ends instead; the error has its log.
     pub async fn taken_over_by(&self, flags: &[&str], name: &str) -> anyhow::Result<Sidecar> {
+        self.until_takeover_is_possible().await?;
         let mut flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
         flags.push("--takeover".to_owned());
         let (process, http) = start(&self.dir, &self.limits, &flags, name).await?;

@@ -736,6 +736,7 @@ async fn who_takes_over_from_nobody_just_starts() -> anyhow::Result<()> {
     let (dir, mut first) = started(&["--takeover", "--workers", "1"]).await?;
     ensure!(first.process.log().contains("nothing to take over"));
     // Nor is there anything to be had of one that was killed.
+    first.until_takeover_is_possible().await?;
     first.kill().await?;
     ensure!(dir.path().join("data/takeover.sock").exists());
     first.restart().await?;
@@ -823,10 +824,6 @@ async fn the_next_in_line_can_be_taken_over() -> anyhow::Result<()> {
     let limits = dir.path().join("limits.yaml");
     let mut second = Sidecar::start_with(other.path(), &limits, &flags(&[])).await?;
     ensure!(first.process.stop().await?.success());
-    wait::until("the second one to have its place", wait::CHECK, async || {
-        dir.path().join("data/takeover.sock").exists().then_some(())
-    })
-    .await?;
     let third = second.taken_over_by(&flags(&["--workers", "1"]), "third").await?;
     ensure!(second.process.wait().await?.success());
     ensure!(third.tcp("grpc")? == second.tcp("grpc")?);
