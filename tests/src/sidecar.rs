@@ -107,7 +107,7 @@ impl Sidecar {
     /// Waits until another one can take over from this one, which is a moment after it answers.
     ///
     /// # Errors
-    /// When nobody could for too long.
+    /// When none could for too long.
     pub async fn until_takeover_is_possible(&self) -> anyhow::Result<()> {
         let socket = self.dir.join("data/takeover.sock");
         let opened = wait::until("the takeover's socket", wait::CHECK, async || {

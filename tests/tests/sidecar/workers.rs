@@ -735,8 +735,8 @@ async fn clients_without_a_place_are_answered_by_whoever_takes_over() -> anyhow:
 async fn who_takes_over_from_nobody_just_starts() -> anyhow::Result<()> {
     let (dir, mut first) = started(&["--takeover", "--workers", "1"]).await?;
     ensure!(first.process.log().contains("nothing to take over"));
-    // Nor is there anything to be had of one that was killed.
     first.until_takeover_is_possible().await?;
+    // Nor is there anything to be had of one that was killed.
     first.kill().await?;
     ensure!(dir.path().join("data/takeover.sock").exists());
     first.restart().await?;
@@ -787,11 +787,9 @@ async fn who_is_stopped_in_a_takeover_leaves_the_socket_to_the_new_process() -> 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     for workers in ["0", "2"] {
         let (dir, mut old) = started(&["--workers", workers]).await?;
-        let desk = dir.path().join("data/takeover.sock");
-        let mut new = wait::until("the desk", wait::CHECK, async || {
-            tokio::net::UnixStream::connect(&desk).await.ok()
-        })
-        .await?;
+        old.until_takeover_is_possible().await?;
+        let socket = dir.path().join("data/takeover.sock");
+        let mut new = tokio::net::UnixStream::connect(&socket).await?;
         let hello = br#"{"Hello":{"version":1}}"#;
         let asking = async {
             new.write_u32(u32::try_from(hello.len())?).await?;
