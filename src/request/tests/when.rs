@@ -222,6 +222,9 @@ fn operators_are_those_of_cel() {
         ("int(1e300) == 17", Err(RANGE)),
         ("int(0.0 / 0.0) == 0", Err(RANGE)),
         ("int(9223372036854775808.0) == 0", Err(RANGE)),
+        ("int(-9223372036854775808.0) == 0", Err(RANGE)),
+        ("int(9223372036854774784.0) == 9223372036854774784", Ok(true)),
+        ("int(-9223372036854774784.0) == -9223372036854774784", Ok(true)),
         ("int(-1.9) == -1", Ok(true)),
         (
             "size(request.headers['x-wide']) == 2 && request.headers['x-empty'].size() == 0",
