@@ -7,6 +7,7 @@ use super::requests::Request;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::time::Duration;
 use tidegate_core::fingerprint;
 
 /// "Long values, and bytes that are not UTF-8": shortened, replaced.
@@ -76,6 +77,21 @@ pub(super) fn reply_of_ours(native: &str, configuration: &Configuration) -> Stri
     }
 }
 
+/// "`x-ratelimit-reset` of a slow response": whether our reply is this one, but for the seconds that have passed.
+pub(super) fn is_same_reply(expected: &str, ours: &str, waited: Duration) -> bool {
+    let parts = |reply: &str| {
+        let (before, rest) = reply.split_once("x-ratelimit-reset: ")?;
+        let (seconds, after) = rest.split_once(',')?;
+        Some(((before.to_owned(), after.to_owned()), seconds.parse::<u64>().ok()?))
+    };
+    let (Some((expected, at_answer)), Some((ours, at_reply))) = (parts(expected), parts(ours))
+    else {
+        return expected == ours;
+    };
+    let passed = at_answer.checked_sub(at_reply);
+    expected == ours && passed.is_some_and(|passed| passed <= waited.as_secs())
+}
+
 /// "`hits_addend` from a missing value or one that is not a number", "with a fraction, or above the
 /// maximum": whether Envoy drops the descriptor of an entry, or rounds its hits down.
 fn has_other_hits(request: &Request) -> bool {
@@ -98,4 +114,18 @@ pub(super) fn without_other_hits(
         format.is_some_and(|format| format.contains(COST)) && has_other_hits(request)
     };
     descriptors.iter().filter(|descriptor| !is_other(descriptor)).cloned().collect()
+}
+
+#[test]
+fn replies_are_the_same_but_for_the_seconds_that_passed() {
+    let reply = |limit, reset| {
+        format!("200 x-ratelimit-limit: {limit} x-ratelimit-reset: {reset}, 33 bytes")
+    };
+    let is_same =
+        |ours: &str, millis| is_same_reply(&reply(48, 233), ours, Duration::from_millis(millis));
+    assert!(is_same(&reply(48, 233), 10) && is_same(&reply(48, 232), 1_000));
+    assert!(!is_same(&reply(48, 232), 999) && !is_same(&reply(48, 231), 1_999));
+    assert!(!is_same(&reply(48, 234), 60_000) && !is_same(&reply(47, 232), 60_000));
+    assert!(!is_same("200, 33 bytes", 60_000));
+    assert!(is_same_reply("200, 33 bytes", "200, 33 bytes", Duration::ZERO));
 }

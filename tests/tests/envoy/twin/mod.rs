@@ -23,7 +23,8 @@ use anyhow::{Context, ensure};
 use configuration::{ADDED, Configuration};
 use dice::Dice;
 use differences::{
-    all_of_ours, is_enforced, of_ours, reply_of_ours, with_same_debits, without_other_hits,
+    all_of_ours, is_enforced, is_same_reply, of_ours, reply_of_ours, with_same_debits,
+    without_other_hits,
 };
 use recorder::{Debits, Descriptor, Recorder};
 use requests::Request;
@@ -31,6 +32,7 @@ use seen::Seen;
 use stack::{FILTERS, Stack, domain};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 use tidegate_tests::client::{Client, Reply};
 use tidegate_tests::wait;
 
@@ -53,6 +55,8 @@ struct Done {
     /// The status, and the headers that filters may set.
     reply: String,
     descriptors: Vec<Descriptor>,
+    /// At most so long it took from the service's answer to the reply.
+    waited: Duration,
 }
 
 /// Other headers that filters may set.
@@ -118,11 +122,13 @@ struct Case<'a> {
 impl Case<'_> {
     async fn run(&mut self, number: usize, request: &Request) -> anyhow::Result<[Done; 2]> {
         let [native, ours] = &mut self.fronts;
+        let began = Instant::now();
         let replies = tokio::try_join!(native.send(request), ours.send(request))?;
+        let waited = began.elapsed();
         let [of_native, of_ours] = self.calls();
         let done = |mut calls: Vec<Vec<Descriptor>>, reply| {
             ensure!(calls.len() < 2, "two calls: {calls:?}");
-            Ok(Done { reply, descriptors: calls.pop().unwrap_or_default() })
+            Ok(Done { reply, descriptors: calls.pop().unwrap_or_default(), waited })
         };
         let done = [done(of_native, replies.0)?, done(of_ours, replies.1)?];
         let number = number.to_string().into_bytes();
@@ -164,7 +170,8 @@ impl Case<'_> {
     fn is_same(&self, request: &Request, [native, ours]: &[Done; 2]) -> bool {
         let expected = all_of_ours(&native.descriptors);
         if expected == ours.descriptors {
-            return reply_of_ours(&native.reply, self.configuration) == ours.reply;
+            let expected = reply_of_ours(&native.reply, self.configuration);
+            return is_same_reply(&expected, &ours.reply, ours.waited);
         }
         let rest = |descriptors: &[Descriptor]| {
             without_other_hits(descriptors, &self.configuration.entries, request)
