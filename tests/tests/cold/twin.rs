@@ -10,13 +10,14 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tidegate_tests::rls::{Rls, request};
 use tidegate_tests::wait;
 use tidegate_wire::rls::{Code, RateLimitRequest, RateLimitResponse};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use tonic::{Code as Status, Status as Failed};
 
 /// The counters of one call at the end.
@@ -110,6 +111,30 @@ impl Calls {
     }
 }
 
+/// When a client had its last decision. Of many that wait for room in the store, chance says which one gets it, so one may
+/// wait for long while the others go on, but not all.
+#[derive(Clone)]
+struct LastDecision(Arc<Mutex<Instant>>);
+
+impl LastDecision {
+    fn get(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_now(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Ends when no client has had a decision for longer than a retry takes.
+    async fn is_long_ago(&self) {
+        let began = Instant::now();
+        let deadline = || self.get().max(began) + wait::bound(wait::RETRY);
+        while Instant::now() < deadline() {
+            sleep_until(deadline()).await;
+        }
+    }
+}
+
 /// One connection, with counters of its own.
 pub(crate) struct Client {
     dir: PathBuf,
@@ -120,6 +145,8 @@ pub(crate) struct Client {
     random: Xoshiro256PlusPlus,
     weather: Weather,
     calls: Calls,
+    /// Of all clients.
+    last_decision: LastDecision,
 }
 
 impl Client {
@@ -128,10 +155,12 @@ impl Client {
         counters: Vec<Counter>,
         seed: u64,
         weather: Weather,
+        last_decision: LastDecision,
     ) -> anyhow::Result<Client> {
         let random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let (dir, rls, asked) = (dir.to_owned(), Rls::at(dir).await?, BTreeSet::new());
-        Ok(Client { dir, rls, counters, asked, random, weather, calls: Calls::default() })
+        let calls = Calls::default();
+        Ok(Client { dir, rls, counters, asked, random, weather, calls, last_decision })
     }
 
     /// One of so many, the first ones most often (Zipf's law with exponent 1).
@@ -227,7 +256,8 @@ impl Client {
             let mut looks = wait::looks();
             loop {
                 looks.tick().await;
-                match rls.call(asked.clone()).await {
+                let answer = wait::within("an answer", wait::RETRY, rls.call(asked.clone())).await;
+                match answer.unwrap_or_else(|error| Err(Failed::internal(error.to_string()))) {
                     Err(status) if is_for_now(&status, weather) => {
                         *again += 1;
                         refused = Some(status);
@@ -236,8 +266,15 @@ impl Client {
                 }
             }
         };
-        let decided = wait::within("a decision", wait::RETRY, deciding).await;
-        decided.unwrap_or_else(|error| Err(Failed::internal(format!("{error}; last {refused:?}"))))
+        let decided = tokio::select! {
+            decided = deciding => decided,
+            () = self.last_decision.is_long_ago() => {
+                let waited = wait::bound(wait::RETRY);
+                return Err(Failed::internal(format!("no decision for {waited:?}; last {refused:?}")));
+            }
+        };
+        self.last_decision.is_now();
+        decided
     }
 
     async fn connect_again(&mut self) -> anyhow::Result<()> {
@@ -345,9 +382,11 @@ impl Crowd {
         let mut all: Vec<Counter> = counters.map(counter).collect();
         all.sort_by_key(|counter| counter.number.wrapping_mul(2_654_435_761));
         let mut crowd = Crowd { clients: Vec::new() };
+        let last_decision = LastDecision(Arc::new(Mutex::new(Instant::now())));
         for number in 0..clients {
             let own = all.iter().skip(number as usize).step_by(clients as usize).copied();
-            let client = Client::connect(dir, own.collect(), number.into(), weather).await?;
+            let (own, seed) = (own.collect(), number.into());
+            let client = Client::connect(dir, own, seed, weather, last_decision.clone()).await?;
             crowd.clients.push(client);
         }
         Ok(crowd)
