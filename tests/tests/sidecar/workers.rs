@@ -426,17 +426,22 @@ async fn sigterm_drains_all_workers_and_leaves_nothing_behind() -> anyhow::Resul
     })
     .await?;
     ensure!(!held.is_finished(), "a call under way was cut off");
+    // The next signal kills the other, which may not have reported its drain yet.
+    for worker in 0..2 {
+        let of_worker = format!("{{\"worker\":{worker},");
+        wait::until(&format!("a report of worker {worker}"), wait::SOON, async || {
+            let log = sidecar.process.log();
+            log.lines().any(|line| line.starts_with(&of_worker)).then_some(())
+        })
+        .await
+        .with_context(|| sidecar.process.log())?;
+    }
     sidecar.process.signal(Signal::TERM)?;
     ensure!(sidecar.process.wait().await?.success(), "{}", sidecar.process.log());
     held.abort();
     ensure!(!workers.iter().any(|&worker| lives(worker)), "a worker is left");
     ensure!(!Sidecar::socket(dir.path()).exists(), "the socket is still there");
     ensure!(!dir.path().join("data/takeover.sock").exists(), "the other socket is still there");
-    let log = sidecar.process.log();
-    for worker in 0..2 {
-        let marked = log.lines().any(|line| line.starts_with(&format!("{{\"worker\":{worker},")));
-        ensure!(marked, "nothing of worker {worker} in {log}");
-    }
     sidecar.restart().await?;
     ensure!(sidecar.process.stop().await?.success(), "{}", sidecar.process.log());
     Ok(())
