@@ -10,6 +10,7 @@ use super::protocol::{self, Answer, Store};
 use super::wire::{Expected, Wire};
 use crate::engine::{Cause, Change, Flight, Landing};
 use crate::image::Image;
+use crate::in_time::in_time;
 use crate::layout::{Layout, place};
 use crate::retry::random;
 use crate::shared::add;
@@ -17,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidegate_core::{Nanos, Timestamp};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 
 /// The flights that are sent together.
 const PIPELINE: usize = 32;
@@ -132,14 +133,14 @@ impl Connection {
             }
         }
         while !airborne.legs.is_empty() {
-            let answers = match timeout_at(deadline, self.send(&airborne.legs)).await {
-                Ok(Some(answers)) => answers,
+            let answers = match in_time(deadline, self.send(&airborne.legs)).await {
+                Some(Some(answers)) => answers,
                 // The task of the connection says why, and its end comes right after.
-                Ok(None) => {
+                Some(None) => {
                     sleep(self.inner.timeout).await;
                     return Err(self.inner.cause("the connection was closed"));
                 }
-                Err(_) => {
+                None => {
                     let cause = self.inner.late();
                     let _ = self.closed.set(cause.clone());
                     return Err(cause);

@@ -9,12 +9,13 @@ use super::Inner;
 use super::protocol::{self, Answer, Store};
 use super::wire::{Driving, Expected, Wire};
 use crate::engine::Cause;
+use crate::in_time::in_time;
 use crate::retry::random;
 use crate::seed::{Seed, WrongSeed};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::PoisonError;
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 /// The time of a server lags behind its clock by up to two seconds, as it ticks once a second.
 const BEHIND_MICROS: u64 = 3_000_000;
@@ -204,10 +205,10 @@ impl Inner {
             self.look(&wire).await?;
             self.check_seed(&wire).await
         };
-        match timeout_at(deadline, looking).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(Trouble::Other(what) | Trouble::Closed(what))) => Err(self.cause(&what)),
-            Err(_) => Err(self.late()),
+        match in_time(deadline, looking).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(Trouble::Other(what) | Trouble::Closed(what))) => Err(self.cause(&what)),
+            None => Err(self.late()),
         }
     }
 

@@ -10,6 +10,7 @@ use super::script::{Answers, Calls, Outcome, SCRIPT, is_asking};
 use super::set::{self, Commands};
 use super::{Inner, Node};
 use crate::engine::{Cause, Flight, Landing};
+use crate::in_time::in_time;
 use crate::shared::{Shared, add};
 use crate::slots::Lane;
 use ::redis::aio::MultiplexedConnection;
@@ -17,7 +18,7 @@ use ::redis::{Pipeline, ServerError, Value, cmd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 /// The keys of the flights that are sent together, about.
 const PIPELINE_KEYS: usize = 256;
@@ -316,18 +317,18 @@ impl Wire {
     ) -> Result<Vec<Value>, Cause> {
         self.allowance.ask(bytes);
         let sent = self.commands.send_packed_commands(pipeline, 0, count);
-        let answers = timeout_at(deadline, sent).await;
+        let answers = in_time(deadline, sent).await;
         self.allowance.answered();
         match answers {
-            Ok(Ok(answers)) if answers.len() == count => Ok(answers),
-            Ok(Ok(_)) => {
+            Some(Ok(answers)) if answers.len() == count => Ok(answers),
+            Some(Ok(_)) => {
                 Err(Cause::new("the server gives another number of answers than of commands"))
             }
-            Ok(Err(_)) if self.allowance.is_exceeded() => {
+            Some(Err(_)) if self.allowance.is_exceeded() => {
                 Err(Cause::new("the server sends more than it was asked for"))
             }
-            Ok(Err(error)) => Err(Cause::new(&error.to_string())),
-            Err(_) => {
+            Some(Err(error)) => Err(Cause::new(&error.to_string())),
+            None => {
                 let millis = self.timeout.as_millis();
                 Err(Cause::new(&format!("the server has not answered within {millis} ms")))
             }

@@ -6,12 +6,13 @@
 use super::bounded::Allowance;
 use super::dial::{Connection, Dialer, Task};
 use super::open::{ask, check_role, eviction};
+use crate::in_time::in_time;
 use crate::retry::HANDSHAKE;
 use crate::settings::{Servers, Settings};
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Pipeline, Value, cmd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 /// Opens connections to one server.
 pub struct Links(Dialer);
@@ -103,16 +104,16 @@ impl Link {
         self.allowance.ask(bytes);
         let mut commands = self.commands.clone();
         let sent = commands.send_packed_commands(pipeline, 0, count);
-        let answers = timeout_at(deadline, sent).await;
+        let answers = in_time(deadline, sent).await;
         self.allowance.answered();
         let error = match answers {
-            Ok(Ok(answers)) if answers.len() == count => return Ok(answers),
-            Ok(Ok(_)) => "the server gives another number of answers than of commands".to_owned(),
-            Ok(Err(_)) if self.allowance.is_exceeded() => {
+            Some(Ok(answers)) if answers.len() == count => return Ok(answers),
+            Some(Ok(_)) => "the server gives another number of answers than of commands".to_owned(),
+            Some(Err(_)) if self.allowance.is_exceeded() => {
                 "the server sends more than it was asked for".to_owned()
             }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "the server has not answered in time".to_owned(),
+            Some(Err(error)) => error.to_string(),
+            None => "the server has not answered in time".to_owned(),
         };
         self.break_off();
         Err(LinkError(error))
