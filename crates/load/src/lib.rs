@@ -34,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The exit status of a program that a second Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
@@ -92,11 +93,15 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The first Ctrl-C ends the load early, with its report; the second ends the program.
+/// From now on, the first Ctrl-C ends the load early, with its report; the second ends the program.
 fn stop_on_interrupt(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut interrupts = {
+        let _context = runtime.enter();
+        signal(SignalKind::interrupt())?
+    };
     let wait = async move {
-        while tokio::signal::ctrl_c().await.is_ok() {
+        while interrupts.recv().await.is_some() {
             if stop.swap(true, Ordering::Relaxed) {
                 std::process::exit(INTERRUPTED);
             }
@@ -105,4 +110,25 @@ fn stop_on_interrupt(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
     let watch = move || runtime.block_on(wait);
     std::thread::Builder::new().name("signals".to_owned()).spawn(watch)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Signal, getpid, kill_process};
+    use std::time::{Duration, Instant};
+
+    /// The thread that hears of interrupts asked for them itself. Until it ran, an interrupt ended the program without a
+    /// report.
+    #[test]
+    fn an_interrupt_counts_from_the_begin() {
+        let stop = Arc::new(AtomicBool::new(false));
+        stop_on_interrupt(stop.clone()).unwrap();
+        kill_process(getpid(), Signal::INT).unwrap();
+        let since = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            assert!(since.elapsed() < Duration::from_secs(30), "the interrupt was not heard");
+            std::thread::yield_now();
+        }
+    }
 }
