@@ -128,7 +128,12 @@ impl Sidecars {
         let files: Vec<_> =
             files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
-        Service::start_on(&files, &flags).await
+        let service = Service::start_on(&files, &flags).await?;
+        if flags.contains(&"--authority") {
+            // Until then, a failure rule decides.
+            service.until_metric("tidegate_shared_up 1").await?;
+        }
+        Ok(service)
     }
 }
 

@@ -129,6 +129,14 @@ impl Service {
         Ok(())
     }
 
+    /// Waits until the metrics have a line, as after a server went or came back.
+    ///
+    /// # Errors
+    /// When they do not have it in time.
+    pub async fn until_metric(&self, line: &str) -> anyhow::Result<()> {
+        wait::until(line, wait::RETRY, async || self.expect_metric(line).await.ok()).await
+    }
+
     /// What is counted under a rule, such as `total 3, within 2, near 1, over 1, shadow 0`; none
     /// when it has no series.
     ///

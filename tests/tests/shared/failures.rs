@@ -1,23 +1,16 @@
 //! Servers of shared counters that are gone, stand still, or refuse.
 
-use crate::scene::{Scene, clients, health, on};
+use crate::scene::{Scene, clients, health, is_up, on};
 use anyhow::ensure;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tidegate_tests::proxy::Proxy;
 use tidegate_tests::rls::{Rls, allowed_at_once};
-use tidegate_tests::service::Service;
 use tidegate_tests::shared_servers::RedisOptions;
 use tidegate_tests::sidecar::home;
 use tidegate_tests::{artifacts, command, memory, wait};
 use tidegate_wire::rls::Code;
 use tokio::process::Command;
-
-/// Waits until the metrics of a sidecar say so.
-async fn is_up(sidecar: &Service, is_up: bool) -> anyhow::Result<()> {
-    let line = format!("tidegate_shared_up {}", u8::from(is_up));
-    wait::until(&line, wait::RETRY, async || sidecar.expect_metric(&line).await.ok()).await
-}
 
 async fn code(rls: &Rls, value: &str) -> anyhow::Result<Code> {
     Ok(rls.ask(&[("counted", value)]).await?.overall_code())
@@ -157,8 +150,8 @@ async fn a_sidecar_that_lost_its_memory_opens_no_limit() -> anyhow::Result<()> {
 async fn a_sidecar_starts_before_its_server() -> anyhow::Result<()> {
     let Some(mut scene) = Scene::start(RedisOptions::default()).await? else { return Ok(()) };
     scene.redis.kill().await?;
-    let deny = scene.sidecar(&["--authority-failure", "deny", "--workers", "2"]).await?;
-    let allow = scene.sidecar(&["--authority-failure", "allow"]).await?;
+    let deny = scene.sidecar_alone(&["--authority-failure", "deny", "--workers", "2"]).await?;
+    let allow = scene.sidecar_alone(&["--authority-failure", "allow"]).await?;
     for (sidecar, expected) in [(&deny, Code::OverLimit), (&allow, Code::Ok)] {
         for key in ["counted", "direct"] {
             let found = sidecar.rls.ask(&[(key, "meanwhile")]).await?.overall_code();

@@ -1,6 +1,6 @@
 //! Counters in one memcached, or in two that have a part of them each.
 
-use crate::scene::{LIMITS, clients, on, says};
+use crate::scene::{LIMITS, clients, is_up, on, says};
 use anyhow::ensure;
 use tempfile::TempDir;
 use tidegate_tests::process::Process;
@@ -37,11 +37,6 @@ impl Servers {
     async fn sidecar(&self, flags: &[&str]) -> anyhow::Result<Service> {
         on(&self.url(), flags).await
     }
-}
-
-async fn is_up(sidecar: &Service, is_up: bool) -> anyhow::Result<()> {
-    let line = format!("tidegate_shared_up {}", u8::from(is_up));
-    wait::until(&line, wait::RETRY, async || sidecar.expect_metric(&line).await.ok()).await
 }
 
 async fn code(rls: &Rls, about: &[(&str, &str)]) -> anyhow::Result<Code> {

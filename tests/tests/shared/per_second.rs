@@ -1,6 +1,6 @@
 //! Limits per second in servers of their own.
 
-use crate::scene::{clients, says};
+use crate::scene::{clients, is_up, says};
 use anyhow::ensure;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -41,7 +41,11 @@ async fn two() -> anyhow::Result<Option<(Redis, Redis, [TempDir; 2])>> {
 
 async fn on(main: &str, second: &str) -> anyhow::Result<Service> {
     let flags = ["--authority", main, "--authority-timeout", "2s", "--authority-failure", "deny"];
-    Service::start(LIMITS, &[&flags[..], &["--authority-per-second", second]].concat()).await
+    let flags = [&flags[..], &["--authority-per-second", second]].concat();
+    let sidecar = Service::start(LIMITS, &flags).await?;
+    is_up(&sidecar, true).await?;
+    sidecar.until_metric("tidegate_shared_per_second_up 1").await?;
+    Ok(sidecar)
 }
 
 #[tokio::test]
@@ -97,18 +101,15 @@ async fn servers_per_second_fail_by_themselves() -> anyhow::Result<()> {
     let code = async |key: &str, value: &str| {
         anyhow::Ok(sidecar.rls.ask(&[(key, value)]).await?.overall_code())
     };
-    let has_metric = async |line: &str| {
-        wait::until(line, wait::RETRY, async || sidecar.expect_metric(line).await.ok()).await
-    };
     second.kill().await?;
-    has_metric("tidegate_shared_per_second_up 0").await?;
+    sidecar.until_metric("tidegate_shared_per_second_up 0").await?;
     ensure!(code("second", "a").await? == Code::OverLimit);
     ensure!(code("hour", "a").await? == Code::Ok);
     says(&sidecar, "of limits per second").await?;
     second.restart().await?;
-    has_metric("tidegate_shared_up 1").await?;
+    is_up(&sidecar, true).await?;
     main.kill().await?;
-    has_metric("tidegate_shared_up 0").await?;
+    is_up(&sidecar, false).await?;
     sidecar.expect_metric("tidegate_shared_per_second_up 1").await?;
     ensure!(code("hour", "b").await? == Code::OverLimit);
     wait::until("a denial to be over", Duration::from_secs(5), async || {

@@ -33,16 +33,35 @@ impl Scene {
 
     /// A sidecar on it.
     pub(crate) async fn sidecar(&self, flags: &[&str]) -> anyhow::Result<Service> {
-        let url = format!("redis://{}", self.redis.address());
-        on(&url, flags).await
+        on(&self.url(), flags).await
+    }
+
+    /// The same before it has a connection.
+    pub(crate) async fn sidecar_alone(&self, flags: &[&str]) -> anyhow::Result<Service> {
+        alone(&self.url(), flags).await
+    }
+
+    fn url(&self) -> String {
+        format!("redis://{}", self.redis.address())
     }
 }
 
-/// A sidecar on these servers.
+/// A sidecar that is connected to these servers.
 pub(crate) async fn on(url: &str, flags: &[&str]) -> anyhow::Result<Service> {
+    let sidecar = alone(url, flags).await?;
+    is_up(&sidecar, true).await?;
+    Ok(sidecar)
+}
+
+async fn alone(url: &str, flags: &[&str]) -> anyhow::Result<Service> {
     // A busy machine may take long to answer.
     let usual = ["--authority", url, "--authority-timeout", "2s"];
     Service::start(LIMITS, &[&usual[..], flags].concat()).await
+}
+
+/// Waits until the metrics of a sidecar say whether its servers answer.
+pub(crate) async fn is_up(sidecar: &Service, is_up: bool) -> anyhow::Result<()> {
+    sidecar.until_metric(&format!("tidegate_shared_up {}", u8::from(is_up))).await
 }
 
 /// So many connections to each of these sidecars.
