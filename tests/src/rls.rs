@@ -184,6 +184,25 @@ pub async fn allowed_at_once(
     Ok(allowed)
 }
 
+/// As [`allowed_at_once`], and then until none of them is allowed another call: of several sidecars, one whose clients are
+/// done first may hold tokens that it took ahead.
+///
+/// # Errors
+/// As [`Rls::call`].
+pub async fn allowed_in_all(
+    clients: Vec<Rls>,
+    calls: u32,
+    entry: (&'static str, &'static str),
+) -> anyhow::Result<u32> {
+    let mut allowed = allowed_at_once(clients.clone(), calls, entry).await?;
+    loop {
+        match allowed_at_once(clients.clone(), 1, entry).await? {
+            0 => return Ok(allowed),
+            more => allowed += more,
+        }
+    }
+}
+
 /// A request about descriptors of one entry each.
 #[must_use]
 pub fn request(domain: &str, about: &[(&str, &str)]) -> RateLimitRequest {

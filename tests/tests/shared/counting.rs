@@ -4,7 +4,7 @@ use crate::scene::{Scene, clients, on};
 use anyhow::{Context, ensure};
 use std::time::Duration;
 use tempfile::TempDir;
-use tidegate_tests::rls::allowed_at_once;
+use tidegate_tests::rls::{allowed_at_once, allowed_in_all};
 use tidegate_tests::shared_servers::{
     Cluster, Memcached, MemcachedProgram, PRIMARY, Redis, RedisOptions, RedisPrograms, Replicated,
     ServerTls,
@@ -19,7 +19,7 @@ async fn sidecars_admit_a_limit_once() -> anyhow::Result<()> {
     let (one, two) = (scene.sidecar(&[]).await?, scene.sidecar(&["--workers", "2"]).await?);
     for key in ["counted", "direct"] {
         let clients = clients(&[&one, &two], 4).await?;
-        let allowed = allowed_at_once(clients, 60, (key, "a")).await?;
+        let allowed = allowed_in_all(clients, 60, (key, "a")).await?;
         ensure!(allowed == 100, "{key}: {allowed} of 100");
     }
     Ok(())
@@ -143,7 +143,7 @@ async fn sidecars_with_a_cluster_admit_a_limit_once() -> anyhow::Result<()> {
     for key in ["counted", "direct"] {
         for value in ["a", "b", "c", "d"] {
             let clients = clients(&all, 3).await?;
-            let allowed = allowed_at_once(clients, 30, (key, value)).await?;
+            let allowed = allowed_in_all(clients, 30, (key, value)).await?;
             ensure!(allowed == 100, "{key} {value}: {allowed} of 100");
         }
     }

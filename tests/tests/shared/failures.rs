@@ -5,7 +5,7 @@ use anyhow::ensure;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tidegate_tests::proxy::Proxy;
-use tidegate_tests::rls::{Rls, allowed_at_once};
+use tidegate_tests::rls::{Rls, allowed_at_once, allowed_in_all};
 use tidegate_tests::shared_servers::RedisOptions;
 use tidegate_tests::sidecar::home;
 use tidegate_tests::{artifacts, command, memory, wait};
@@ -55,7 +55,7 @@ async fn the_failure_rule_decides_while_redis_is_gone() -> anyhow::Result<()> {
         })
         .await?;
     }
-    let allowed = allowed_at_once(clients(&[&deny, &allow], 2).await?, 60, ("counted", "after"));
+    let allowed = allowed_in_all(clients(&[&deny, &allow], 2).await?, 60, ("counted", "after"));
     ensure!(allowed.await? == 100);
     let log = deny.sidecar.process.log();
     ensure!(log.contains("a server of the shared counters does not answer"), "{log}");
@@ -104,7 +104,7 @@ async fn a_redis_that_stands_still_is_as_one_that_is_gone() -> anyhow::Result<()
     for sidecar in [&parted, &other] {
         is_up(sidecar, true).await?;
     }
-    let allowed = allowed_at_once(clients(&[&parted, &other], 2).await?, 60, ("counted", "after"));
+    let allowed = allowed_in_all(clients(&[&parted, &other], 2).await?, 60, ("counted", "after"));
     let allowed = allowed.await?;
     ensure!(allowed == 100, "{allowed} of 100");
     Ok(())
@@ -119,7 +119,7 @@ async fn a_killed_sidecar_opens_no_limit() -> anyhow::Result<()> {
     ensure!(before == 20, "{before} of 20");
     one.sidecar.kill().await?;
     one.sidecar.restart().await?;
-    let after = allowed_at_once(clients(&[&one, &two], 2).await?, 60, ("counted", "a")).await?;
+    let after = allowed_in_all(clients(&[&one, &two], 2).await?, 60, ("counted", "a")).await?;
     ensure!(before + after == 100, "{before} and {after} of 100");
     Ok(())
 }
@@ -167,7 +167,7 @@ async fn a_sidecar_starts_before_its_server() -> anyhow::Result<()> {
     }
     for key in ["counted", "direct"] {
         let clients = clients(&[&deny, &allow], 2).await?;
-        let allowed = allowed_at_once(clients, 60, (key, "after")).await?;
+        let allowed = allowed_in_all(clients, 60, (key, "after")).await?;
         ensure!(allowed == 100, "{key}: {allowed} of 100");
     }
     Ok(())
@@ -196,7 +196,7 @@ async fn a_sidecar_starts_again_while_its_server_is_away() -> anyhow::Result<()>
     ensure!(allowed == 50, "{allowed} of 50");
     proxy.open();
     is_up(&parted, true).await?;
-    let rest = allowed_at_once(clients(&[&parted, &other], 2).await?, 60, ("counted", "meanwhile"));
+    let rest = allowed_in_all(clients(&[&parted, &other], 2).await?, 60, ("counted", "meanwhile"));
     let rest = rest.await?;
     ensure!(rest == 50, "{rest} of 50");
 

@@ -4,7 +4,7 @@ use crate::scene::{LIMITS, clients, is_up, on, says};
 use anyhow::ensure;
 use tempfile::TempDir;
 use tidegate_tests::process::Process;
-use tidegate_tests::rls::{Rls, allowed_at_once};
+use tidegate_tests::rls::{Rls, allowed_at_once, allowed_in_all};
 use tidegate_tests::service::Service;
 use tidegate_tests::shared_servers::{Memcached, MemcachedProgram};
 use tidegate_tests::sidecar::Sidecar;
@@ -54,7 +54,7 @@ async fn three_sidecars_admit_a_limit_once() -> anyhow::Result<()> {
         for key in ["counted", "direct"] {
             for value in ["a", "b"] {
                 let clients = clients(&[&one, &two, &three], 4).await?;
-                let allowed = allowed_at_once(clients, 30, (key, value)).await?;
+                let allowed = allowed_in_all(clients, 30, (key, value)).await?;
                 ensure!(allowed == 100, "{key} {value} in {count}: {allowed} of 100");
             }
         }
@@ -102,7 +102,7 @@ async fn the_failure_rule_decides_while_memcached_is_gone() -> anyhow::Result<()
         is_up(sidecar, true).await?;
     }
     // It has lost what it counted.
-    let allowed = allowed_at_once(clients(&[&deny, &allow], 2).await?, 5, ("few", "a")).await?;
+    let allowed = allowed_in_all(clients(&[&deny, &allow], 2).await?, 5, ("few", "a")).await?;
     ensure!(allowed == 3, "{allowed} of 3");
     Ok(())
 }
@@ -121,7 +121,7 @@ async fn a_memcached_that_stands_still_or_is_flushed_leaves_no_limit_open() -> a
     for sidecar in [&one, &two] {
         is_up(sidecar, true).await?;
     }
-    let allowed = allowed_at_once(clients(&[&one, &two], 2).await?, 60, ("counted", "a")).await?;
+    let allowed = allowed_in_all(clients(&[&one, &two], 2).await?, 60, ("counted", "a")).await?;
     ensure!(allowed == 100, "{allowed} of 100");
     ensure!(servers.all[0].command("flush_all").await? == "OK");
     let mut again = 0;
