@@ -79,17 +79,20 @@ pub(super) fn reply_of_ours(native: &str, configuration: &Configuration) -> Stri
 
 /// "`x-ratelimit-reset` of a slow response": whether our reply is this one, but for the seconds that have passed.
 pub(super) fn is_same_reply(expected: &str, ours: &str, waited: Duration) -> bool {
-    let parts = |reply: &str| {
-        let (before, rest) = reply.split_once("x-ratelimit-reset: ")?;
-        let (seconds, after) = rest.split_once(',')?;
-        Some(((before.to_owned(), after.to_owned()), seconds.parse::<u64>().ok()?))
-    };
-    let (Some((expected, at_answer)), Some((ours, at_reply))) = (parts(expected), parts(ours))
-    else {
-        return expected == ours;
-    };
-    let passed = at_answer.checked_sub(at_reply);
-    expected == ours && passed.is_some_and(|passed| passed <= waited.as_secs())
+    match (without_reset(expected), without_reset(ours)) {
+        (Some((expected, at_answer)), Some((ours, at_reply))) => {
+            let passed = at_answer.checked_sub(at_reply);
+            expected == ours && passed.is_some_and(|passed| passed <= waited.as_secs())
+        }
+        _ => expected == ours,
+    }
+}
+
+/// What is before and after the seconds of `x-ratelimit-reset`, and these.
+fn without_reset(reply: &str) -> Option<([&str; 2], u64)> {
+    let (before, rest) = reply.split_once("x-ratelimit-reset: ")?;
+    let (seconds, after) = rest.split_once(',')?;
+    Some(([before, after], seconds.parse().ok()?))
 }
 
 /// "`hits_addend` from a missing value or one that is not a number", "with a fraction, or above the
