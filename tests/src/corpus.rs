@@ -129,7 +129,7 @@ impl Sidecars {
             files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
         let service = Service::start_on(&files, &flags).await?;
-        if flags.contains(&"--authority") {
+        if self.share_counters() {
             // Until then, a failure rule decides.
             service.until_metric("tidegate_shared_up 1").await?;
         }
