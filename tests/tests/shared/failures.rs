@@ -119,6 +119,7 @@ async fn a_killed_sidecar_opens_no_limit() -> anyhow::Result<()> {
     ensure!(before == 20, "{before} of 20");
     one.sidecar.kill().await?;
     one.sidecar.restart().await?;
+    is_up(&one, true).await?;
     let after = allowed_in_all(clients(&[&one, &two], 2).await?, 60, ("counted", "a")).await?;
     ensure!(before + after == 100, "{before} and {after} of 100");
     Ok(())

@@ -2,7 +2,7 @@
 //!
 //! `TIDEGATE_KILLS` is the number of kills, a few if it is not set. Prints what was stranded.
 
-use crate::scene::Scene;
+use crate::scene::{Scene, is_up};
 use anyhow::{Context, ensure};
 use std::time::Duration;
 use tidegate_tests::rls::Rls;
@@ -75,6 +75,7 @@ async fn round(
     wait::within("the clients", wait::RETRY, clients.join_all()).await?;
     let acknowledged = *allowed.borrow();
     killed.sidecar.restart().await?;
+    is_up(killed, true).await?;
     killed.rls = Rls::at(killed.dir()).await?;
     let later = rest(killed, value).await? + rest(other, value).await?;
     let missing = LONG.checked_sub(acknowledged + later);
@@ -101,6 +102,8 @@ async fn kills_lose_no_hit_and_strand_no_token_for_longer_than_its_window() -> a
     let flags = ["--authority", &url, "--authority-timeout", "5s", "--authority-failure", "deny"];
     let mut killed = Service::start(LIMITS, &flags).await?;
     let other = Service::start(LIMITS, &flags).await?;
+    is_up(&killed, true).await?;
+    is_up(&other, true).await?;
     let mut rounds = Vec::new();
     for number in 0..kills {
         // Any number of hits up to nine tenths, in an order without pattern.
