@@ -23,11 +23,13 @@ use std::time::Duration;
 use tidegate_authority::{Answers, Counters, Undecided, Update, Updating};
 use tidegate_core::Timestamp;
 use tidegate_store::{Class, Cluster, Entries, Hashed, OpenError};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 /// How often an update waits for its counters until it is given up. They come at the first time, unless other processes
 /// fetch the same ones, or they are idle at once.
 const TRIES_MAX: u32 = 8;
+/// How long an engine that is dropped waits for its tasks.
+const END_MAX: Duration = Duration::from_secs(3);
 /// Why an update is refused after so many fetches.
 pub(crate) const FETCHED_ELSEWHERE: &str = "other processes fetch the same counters";
 /// How long a record of rows that cannot be read is kept: longer than any window.
@@ -194,7 +196,7 @@ impl Tiered {
     }
 
     /// Where operations of databases run.
-    pub(crate) fn runtime(&self) -> io::Result<tokio::runtime::Handle> {
+    pub(crate) fn runtime(&self) -> io::Result<Handle> {
         let runtime = self.runtime.as_ref().map(|runtime| runtime.handle().clone());
         runtime.ok_or_else(|| io::Error::other("the tiers are being closed"))
     }
@@ -226,7 +228,12 @@ impl Tiered {
 impl Drop for Tiered {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            // A task may have the store right now. It must not have it when the caller goes on, and perhaps opens it again.
+            match Handle::try_current() {
+                Err(_) => runtime.shutdown_timeout(END_MAX),
+                // Here nothing may wait.
+                Ok(_) => runtime.shutdown_background(),
+            }
         }
         self.inner.add_to_totals();
     }

@@ -175,6 +175,23 @@ fn it_is_noticed_that_a_silent_database_goes_and_comes_back() {
     }
 }
 
+/// Symptom: a process that had ended was in its data directory for another moment, so that its memory stayed, and the next
+/// process did not begin with a new one. Cause: a task that asked whether a database answers had the store, and was dropped
+/// later. Now the engine waits for its tasks when it is dropped.
+#[test]
+fn nothing_has_the_store_once_the_engine_is_dropped() {
+    let World { rows, process, dir: _dir, .. } = World::new(1);
+    rows.hold();
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while rows.asked() == 0 {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    let store = Arc::downgrade(&process.hot);
+    drop(process);
+    assert!(store.upgrade().is_none());
+}
+
 /// Symptom: in a store that was full for a moment, some requests took as long as a fetch of another process is waited for.
 /// Cause: a fetch had begun, and found no room for the counter. Its record stayed, and later fetches took it for the one
 /// of another process. Now it is given up.

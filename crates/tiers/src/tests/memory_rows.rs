@@ -18,6 +18,7 @@ pub(super) struct MemoryRows {
     held_writes: AtomicU64,
     fetches: AtomicU64,
     queries: AtomicU64,
+    asked: AtomicU64,
     panics: AtomicBool,
 }
 
@@ -50,6 +51,7 @@ impl MemoryRows {
             held_writes: AtomicU64::new(0),
             fetches: AtomicU64::new(0),
             queries: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
             panics: AtomicBool::new(false),
         }
     }
@@ -58,7 +60,7 @@ impl MemoryRows {
         *self.faults.lock().unwrap() = faults;
     }
 
-    /// Fetches read, and do not answer.
+    /// Fetches read, and do not answer. Nor does a shard that is asked whether it answers.
     pub(super) fn hold(&self) {
         (0..self.shards.len()).for_each(|shard| self.hold_shard(shard));
     }
@@ -102,6 +104,11 @@ impl MemoryRows {
 
     pub(super) fn queries(&self) -> u64 {
         self.queries.load(Ordering::Relaxed)
+    }
+
+    /// How often a shard was asked whether it answers.
+    pub(super) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
     }
 
     fn shard(&self, shard: usize) -> MutexGuard<'_, Shard> {
@@ -201,8 +208,11 @@ impl Rows for MemoryRows {
         })
     }
 
-    fn ask(&self, _: usize) -> Working<'_, ()> {
+    fn ask(&self, shard: usize) -> Working<'_, ()> {
         Box::pin(async move {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let mut held = self.is_held[shard].subscribe();
+            let _ = held.wait_for(|is_held| !is_held).await;
             match self.faults.lock().unwrap().reads {
                 Fault::None => Ok(()),
                 Fault::Refused | Fault::DoneUnheard => Err(Away("broken for this test".to_owned())),
