@@ -2,8 +2,8 @@
 //! shared counters.
 //!
 //! A refill would take the same round trip, and two updates of a holding that nobody may need again. The second request
-//! within a second has the holding refilled, so only keys in rare use come here. Refuses more than [`RARE_MAX`] at a time:
-//! they wait for refills, whose number is bounded too.
+//! within a second has the holding refilled, so only keys in rare use come here. Refuses counters whose holding owes hits,
+//! which a refill charges, and more than [`RARE_MAX`] requests at a time: they wait for refills, whose number is bounded too.
 //!
 //! Invariant: hits happen where they were counted, as held tokens do. If their window has ended when the answer comes, they
 //! are lost, and the request takes others.
@@ -18,7 +18,7 @@ use crate::plan::{Counter, DECISIONS, Plan};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tidegate_core::{Answer, Decision, Nanos, Request, Timestamp, Verdict};
+use tidegate_core::{Answer, Decision, Nanos, Quota, Request, Timestamp, Verdict};
 use tidegate_store::Entries;
 
 /// Requests under way. With as many refills they are half of what an engine takes.
@@ -100,11 +100,14 @@ impl Authority {
             (verdict, words) = plan.decide(entries, now, &mut buffers);
             decisions = SmallVec::from_slice(buffers.all());
             DECISIONS.set(buffers);
-            let ends = plan.asks.iter().map(|ask| {
-                let words = words.get(ask.state.clone()).unwrap_or_default();
-                ask.quota.spendable_until(words, now)
+            let ends = plan.asks.iter().map(|ask| match ask.quota {
+                Quota::TokenBucket(_) => now.saturating_add(BUCKET_SPENT_WITHIN),
+                quota => {
+                    let words = words.get(ask.state.clone()).unwrap_or_default();
+                    quota.spendable_until(words, now)
+                }
             });
-            end = ends.min().unwrap_or(now).min(now.saturating_add(BUCKET_SPENT_WITHIN));
+            end = ends.min().unwrap_or(now);
         };
         let updated = site.counters.update(&plan.keys, now, &mut update).await;
         match updated {

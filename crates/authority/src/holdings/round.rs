@@ -67,6 +67,8 @@ pub(crate) struct Round<'p> {
 struct Short {
     counter: usize,
     need: Need,
+    /// Whether its holding owes hits, which a refill charges.
+    owes: bool,
 }
 
 impl<'p> Round<'p> {
@@ -167,7 +169,8 @@ impl<'p> Round<'p> {
                 }
                 if self.patience == Patience::AtOnce {
                     let lacks_all = self.short.len() == plan.counters.len();
-                    let may_be = self.may_be_rare && lacks_all;
+                    let owes = self.short.iter().any(|short| short.owes);
+                    let may_be = self.may_be_rare && lacks_all && !owes;
                     let is_rare = may_be && holdings.claim_rare(plan, self.now);
                     return Err(Undecided::WouldWait { is_rare });
                 }

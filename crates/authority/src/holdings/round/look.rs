@@ -54,14 +54,15 @@ impl<'p> Round<'p> {
                 Lack::Tokens => {
                     let spent_by_others = need.hits.saturating_mul((1 << self.tries) - 1);
                     need.waiting = need.waiting.saturating_add(spent_by_others);
-                    self.short.push(Short { counter, need });
+                    let owes = held.owed(state, self.now) > 0;
+                    self.short.push(Short { counter, need, owes });
                 }
                 Lack::Denied => is_denied |= enforces,
                 // What waits elsewhere is asked for once.
                 Lack::Nothing
                     if self.tries == 0 && held.lacks(state, all, self.now) == Lack::Tokens =>
                 {
-                    self.short.push(Short { counter, need });
+                    self.short.push(Short { counter, need, owes: false });
                 }
                 Lack::Nothing => {}
             }

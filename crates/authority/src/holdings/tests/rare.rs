@@ -104,6 +104,38 @@ fn more_than_may_be_under_way_wait_for_refills() {
     }
 }
 
+/// Symptom: hits that a sidecar had admitted without the server never counted there if the counter was asked less than once a
+/// second afterwards. Cause: such a request is decided by the true counter alone, and only a refill charges what is owed.
+#[test]
+fn what_is_owed_is_charged_however_rarely_the_counter_is_asked() {
+    let mut world = registered(LIMITS, Failure::Local);
+    ask(&mut world, of("k", "v"));
+    world.rest(2_500);
+    *world.server.network.lock().unwrap() = Network::Down;
+    for _ in 0..30 {
+        ask(&mut world, of("k", "v"));
+    }
+    assert_eq!(world.allowed(), 1 + 31);
+    *world.server.network.lock().unwrap() = Network::Up;
+    for _ in 0..2 {
+        world.rest(2_500);
+        ask(&mut world, of("k", "v"));
+    }
+    world.rest(2_500);
+    assert_eq!((world.allowed(), world.left(of("k", "v"))), (1 + 33, 50 - 33));
+}
+
+/// Symptom: a hit counted twice if its answer took a second, whatever the limit. Cause: what concerns tokens of a bucket alone
+/// was true of all.
+#[test]
+fn a_hit_counts_once_however_long_its_answer_takes() {
+    let mut world = registered(LIMITS, Failure::Deny);
+    world.set_delay(800_000_000);
+    ask(&mut world, of("k", "v"));
+    world.rest(5_000);
+    assert_eq!((world.allowed(), world.left(of("k", "v"))), (2, 49));
+}
+
 /// A request whose answer comes in the next window counts there.
 #[test]
 fn hits_happen_in_the_window_that_counts_them() {
