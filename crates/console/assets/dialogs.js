@@ -10,6 +10,8 @@ let refusals = false;
 export function askToken(why, isUnasked = false) {
   const dialog = byId("ask-token");
   if (dialog.open || (isUnasked && refusals)) return Promise.resolve(false);
+  // Somebody who closes it has said no, until the token is there: the event of the close comes later.
+  if (isUnasked) refusals = true;
   byId("ask-token-why").textContent = why;
   const input = byId("ask-token-input");
   input.value = "";
@@ -25,8 +27,6 @@ export function askToken(why, isUnasked = false) {
           setToken(input.value);
           refusals = false;
           document.dispatchEvent(new Event("tidegate-token"));
-        } else if (isUnasked) {
-          refusals = true;
         }
         input.value = "";
         tokenState();

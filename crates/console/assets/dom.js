@@ -79,8 +79,34 @@ function alike(parent, name) {
   return [...parent.querySelectorAll("[data-focus], [tabindex], a, button")].filter((of) => identity(of) === name);
 }
 
-// Replaces the children of an element, and keeps the focus on the one that is what the focused one was.
+// The press of a pointer that is not released yet. An element that is replaced meanwhile would get no click.
+let press = null;
+// Children for elements with a press.
+const waiting = new Map();
+
+function released() {
+  const ended = press;
+  // A click follows the release at once.
+  setTimeout(() => {
+    if (press === ended) press = null;
+    const due = [...waiting];
+    waiting.clear();
+    due.forEach(([parent, children]) => replace(parent, ...children));
+  });
+}
+
+document.addEventListener("pointerdown", (event) => (press = event.button === 0 ? event : null), true);
+for (const end of ["pointerup", "pointercancel", "contextmenu"]) document.addEventListener(end, released, true);
+window.addEventListener("blur", released);
+
+// Replaces the children of an element, and keeps the focus on the one that is what the focused one was. Waits until a
+// press in the element has ended.
 export function replace(parent, ...children) {
+  if (press && parent.contains(press.target)) {
+    waiting.set(parent, children);
+    return;
+  }
+  waiting.delete(parent);
   const active = parent.contains(document.activeElement) ? identity(document.activeElement) : null;
   const at = active == null ? -1 : alike(parent, active).indexOf(document.activeElement);
   const scrolled = [...parent.querySelectorAll(".scroll")].map((part) => part.scrollLeft);

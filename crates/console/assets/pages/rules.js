@@ -69,8 +69,11 @@ function node(of, path, depth, context) {
   if (of.children.size === 0) return el("li", { class: "leaf" }, line, parts.limits);
   const isOpen = opened.get(path) ?? (depth < 3 || context.isFound);
   const children = [...of.children.values()].map((child) => node(child, `${path}/${child.name}`, depth + 1, context));
-  const details = el("details", { open: isOpen }, el("summary", { "data-focus": path }, line, parts.limits), el("ul", {}, children));
-  details.addEventListener("toggle", () => opened.set(path, details.open));
+  // The event of a toggle comes later, and an answer may have replaced the element by then. That of a click comes before it.
+  const click = () => opened.set(path, !details.open);
+  const details = el("details", { open: isOpen }, el("summary", { "data-focus": path, onclick: click }, line, parts.limits), el("ul", {}, children));
+  // A search in the page opens it without a click.
+  details.addEventListener("toggle", () => details.open !== isOpen && opened.set(path, details.open));
   return el("li", {}, details);
 }
 
