@@ -58,7 +58,7 @@ def tree(root, package, target, features):
 
 
 def cargo(root, command, *options):
-    return subprocess.run(["cargo", command, "--locked", *options], cwd=root, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(["cargo", command, "--locked", *options], cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def reference(package):
