@@ -6,9 +6,12 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
+/// The longest pause of a client before it connects again.
+const CONNECTS_AGAIN: Duration = Duration::from_secs(60);
 /// How often one that found its port taken is started at another one.
 const STARTS_MAX: usize = 3;
 
@@ -110,7 +113,7 @@ impl AdsServer {
 
     async fn answer(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> anyhow::Result<Value> {
         let found = async || self.requests().into_iter().rev().find(|request| is_it(request));
-        let found = wait::until(what, wait::RETRY, found).await;
+        let found = wait::until(what, CONNECTS_AGAIN, found).await;
         found.with_context(|| format!("requests: {:#?}", self.requests()))
     }
 

@@ -158,10 +158,14 @@ pub async fn drive(
     requests: u32,
     connections: u32,
 ) -> anyhow::Result<Tally> {
+    // All at once, so that Envoy deals them out evenly to its workers.
+    let mut clients = Vec::new();
+    for _ in 0..connections {
+        clients.push(Client::connect(address).await?);
+    }
     let mut drivers = tokio::task::JoinSet::new();
-    for index in 0..connections {
+    for (index, mut client) in (0..connections).zip(clients) {
         let share = requests / connections + u32::from(index < requests % connections);
-        let mut client = Client::connect(address).await?;
         let (name, value) = (header.0, header.1.to_owned());
         drivers.spawn(async move {
             let mut tally = Tally::default();

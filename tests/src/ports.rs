@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Below the ports that the system gives to connections (Linux: from 32768). So nobody has the port of a server that
+/// Below the ports that the system gives to connections (Linux: from 32768), and above those of the documentation. So nobody has the port of a server that
 /// is down when it is started again.
-const RANGE: Range<u16> = 12_000..32_000;
+const RANGE: Range<u16> = 20_000..32_000;
 
 /// How many ports this process has tried.
 static TRIED: AtomicU32 = AtomicU32::new(0);

@@ -217,11 +217,14 @@ pub fn request(domain: &str, about: &[(&str, &str)]) -> RateLimitRequest {
     }
 }
 
-/// Whether the service had too much to do, or another thread held the counter.
+/// Whether the service had too much to do, or other threads held the counter.
 fn is_undecided(status: &tonic::Status) -> bool {
     match status.code() {
         tonic::Code::Aborted => true,
-        tonic::Code::ResourceExhausted => status.message() == "overloaded",
+        tonic::Code::ResourceExhausted => {
+            let crowded = "no lock or writer slot became free within";
+            status.message() == "overloaded" || status.message().starts_with(crowded)
+        }
         _ => false,
     }
 }

@@ -262,6 +262,22 @@ impl Stack {
         .await
     }
 
+    /// Waits until the filters count that so many requests found their counter held. A thread of the sidecar that loses its
+    /// processor while it holds a counter has others give up, and nothing is counted.
+    ///
+    /// # Errors
+    /// When they do not, so that something else has failed.
+    pub async fn found_held(&self, requests: u64) -> anyhow::Result<()> {
+        wait::until("as many failed calls", wait::REPORT, async || {
+            let mut stuck = 0;
+            for envoy in self.envoys() {
+                stuck += envoy.filter_stat("asks_stuck").await.ok()?;
+            }
+            (stuck >= requests).then_some(())
+        })
+        .await
+    }
+
     /// Waits until Envoy's log has this text.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// Settings of a new database.
 async fn settings(server: &Server, name: &str) -> Settings {
     let mut settings = Settings::new([server.create_database(name).await]);
-    settings.timeout = LONG;
+    (settings.timeout, settings.patience) = (LONG, LONG);
     settings.buckets_log2 = 4;
     settings
 }

@@ -31,7 +31,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 /// One hit for each key.
 const LIMITS: &str = "domain: frs\ndescriptors:\n- key: business\n  value: b\n  descriptors: \
-                      [{key: key, rate_limit: {unit: day, requests_per_unit: 1}}]\n";
+                      [{key: key, rate_limit: {unit: year, requests_per_unit: 1}}]\n";
 
 /// Reports, by kind.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

@@ -2,10 +2,12 @@
 first with the highest number, and, when a ping has shown that the client has heard, with the last stream it takes.
 
 Usage: drain.py TARGET, as run.py. Prints READY when all connections are made; a line on standard input says
-that the sidecar was told to stop (SIGTERM). A case is a generator: what it does before that, and after.
+that the sidecar was told to stop (SIGTERM). A case is a generator: what it does before that, and after. The second parts
+run at once: the sidecar waits a second for a client to say that it has heard.
 """
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from expect import is_answered, status
 from peer import Failed, Peer
@@ -109,6 +111,16 @@ CASES = [
 ]
 
 
+def end(begun):
+    """Does the second part of a case. Returns what was wrong, if something was."""
+    _, peer, steps = begun
+    try:
+        next(steps, None)
+        return "; ".join(peer.faults)
+    except Failed as failure:
+        return str(failure)
+
+
 def main():
     address = address_of(sys.argv[1])
     begun = []
@@ -120,17 +132,12 @@ def main():
         begun.append((case, peer, steps))
     print("READY", flush=True)
     sys.stdin.readline()
-    failed = 0
-    for case, peer, steps in begun:
+    with ThreadPoolExecutor(len(begun)) as threads:
+        outcomes = list(threads.map(end, begun))
+    for (case, _, _), came in zip(begun, outcomes):
         name = f"RFC 9113 6.8 {case.__name__.replace('_', ' ')}"
-        try:
-            next(steps, None)
-            came = "; ".join(peer.faults)
-        except Failed as failure:
-            came = str(failure)
-        failed += bool(came)
         print(f"FAILED {name}\n    {came}" if came else f"ok {name}", flush=True)
-    return 1 if failed else 0
+    return 1 if any(outcomes) else 0
 
 
 if __name__ == "__main__":

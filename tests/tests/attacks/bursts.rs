@@ -43,9 +43,7 @@ async fn start(plugins: &[String], workers: u32) -> anyhow::Result<Vec<Stack>> {
     let plan =
         |plugin| Plan { workers, routes: &routes, ..Plan::new(&limits, Filter::Tidegate(plugin)) };
     let plans: Vec<_> = plugins.iter().map(|plugin| plan(plugin)).collect();
-    let stacks = Plan::start_each(&plans).await?;
-    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
-    Ok(stacks)
+    Plan::start_each(&plans).await
 }
 
 /// That each request was answered, with one of these statuses, by a filter that is still there.
@@ -74,6 +72,7 @@ async fn burst_while_fed(
 ) -> anyhow::Result<(String, Outcome)> {
     const SILENT: Duration = Duration::from_millis(400);
     for turn in 0..5 {
+        wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         let client = format!("client-{turn}");
         let burst = Burst::of_one_client(stack.envoy.address, &client, REQUESTS);
         let (sidecar, envoy) = (&stack.sidecar.process, &stack.envoy.process);

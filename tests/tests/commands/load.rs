@@ -136,6 +136,7 @@ async fn an_interrupt_ends_it_early_with_its_report() -> anyhow::Result<()> {
         .arg("load")
         .arg(format!("--target=unix:{}", Sidecar::socket(dir.path()).display()))
         .args(["--domain", "shop", "--descriptor", "blocked=x", "--duration", "1h", "--json", "-"])
+        .args(["--timeout", "60s"])
         .stdout(std::process::Stdio::piped())
         .kill_on_drop(true);
     let child = command.spawn()?;

@@ -242,6 +242,7 @@ async fn expired_entries_are_swept_and_all_are_reset() -> anyhow::Result<()> {
 async fn an_inspection_lists_and_draws_what_there_is() -> anyhow::Result<()> {
     let home = Home::new()?;
     let sidecar = home.serve().await?;
+    wait::for_room_in_window(wait::DAY, wait::ROOM).await?;
     fill(&home, 1_000).await?;
     let inspection = home.store_json("inspect").await?;
     let narrow = &inspection["classes"][0];
@@ -322,6 +323,7 @@ async fn a_descriptor_names_the_counter_of_a_running_sidecar() -> anyhow::Result
 async fn a_sidecar_at_full_speed_is_looked_at_without_a_flaw() -> anyhow::Result<()> {
     let home = std::sync::Arc::new(Home::new()?);
     let _sidecar = home.serve().await?;
+    wait::for_room_in_window(wait::DAY, wait::ROOM).await?;
     fill(&home, 3_000).await?;
     let mut load = tokio::task::JoinSet::new();
     for _ in 0..2 {

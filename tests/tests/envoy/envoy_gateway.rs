@@ -54,7 +54,7 @@ fn environment(xds_port: u16, redis: Option<&Redis>) -> Vec<(&'static str, Strin
         Some(redis) => {
             all.push(("REDIS_URL", redis.address()));
             // A busy machine may take longer than the default, and the service does without Redis then.
-            all.push(("REDIS_TIMEOUT", "2s".to_owned()));
+            all.push(("REDIS_TIMEOUT", "30s".to_owned()));
         }
         None => {
             all.push(("REDIS_URL", "unused.invalid:6379".to_owned()));

@@ -50,7 +50,7 @@ fn environment(redis: &Redis) -> Vec<(&'static str, String)> {
     let mut all: Vec<_> = fixed.map(|(name, value)| (name, value.to_owned())).into();
     all.push(("REDIS_URL", redis.address()));
     // A busy machine may take longer than the default, and the service does without Redis then.
-    all.push(("REDIS_TIMEOUT", "2s".to_owned()));
+    all.push(("REDIS_TIMEOUT", "30s".to_owned()));
     all
 }
 

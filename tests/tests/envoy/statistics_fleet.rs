@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_tests::bootstrap::Filter;
-use tidegate_tests::client::get;
+use tidegate_tests::client::{Client, get};
 use tidegate_tests::load::{Load, Outcome};
 use tidegate_tests::plugin::plugin;
 use tidegate_tests::process;
@@ -198,20 +198,25 @@ async fn a_killed_sidecar_loses_its_last_statistics_and_no_count_of_a_limit() ->
     let lost_max = fleet.machines[0].upstream.served() - at_first;
     fleet.machines[0].sidecar.restart().await?;
     let outcome = load.end().await?;
-    // Circuit breakers of its Envoy's workers may still be open.
+    // Circuit breakers of its Envoy's workers may still be open. Only connections that are open at once are at both workers.
+    let first = &fleet.machines[0].envoy;
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(Client::connect(first.address).await?);
+    }
     let (mut probes, mut asked) = (0, 0);
     wait::until("the first machine to decide again", wait::RETRY, async || {
-        for _ in 0..20 {
+        for client in &mut clients {
             // Each time another user: one that was leased is decided without the sidecar, also by a worker that does
             // not call it.
             asked += 1;
             let user = format!("probe-{asked}");
             let headers: [(&str, &[u8]); 2] = [("x-app", b"probe"), ("x-user", user.as_bytes())];
-            let reply = fleet.machines[0].get("/", &headers).await.ok()?;
+            let reply = client.get("/", &headers).await.ok()?;
             probes += u64::from(reply.status == 200);
             (reply.status == 200).then_some(())?;
         }
-        Some(())
+        (first.filter_stat("breakers_open").await.ok()? == 0).then_some(())
     })
     .await?;
     let after = fleet.load("kept", "x-user", 50, REQUESTS).run().await?;

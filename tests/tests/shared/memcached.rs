@@ -7,8 +7,8 @@ use tidegate_tests::process::Process;
 use tidegate_tests::rls::{Rls, allowed_at_once, allowed_in_all};
 use tidegate_tests::service::Service;
 use tidegate_tests::shared_servers::{Memcached, MemcachedProgram};
-use tidegate_tests::sidecar::Sidecar;
-use tidegate_tests::{artifacts, wait};
+use tidegate_tests::sidecar::{Sidecar, tcp_in};
+use tidegate_tests::{artifacts, client, wait};
 use tidegate_wire::rls::Code;
 use tokio::process::Command;
 
@@ -116,6 +116,8 @@ async fn a_memcached_that_stands_still_or_is_flushed_leaves_no_limit_open() -> a
     servers.all[0].process.freeze().await?;
     for sidecar in [&one, &two] {
         ensure!(code(&sidecar.rls, &[("few", "a")]).await? == Code::OverLimit);
+        // None of its connections is as before.
+        is_up(sidecar, false).await?;
     }
     servers.all[0].process.thaw()?;
     for sidecar in [&one, &two] {
@@ -175,7 +177,8 @@ async fn the_environment_of_a_memcached_backend_is_enough() -> anyhow::Result<()
     std::fs::write(config.join("limits.yaml"), limits)?;
     let addresses: Vec<String> = servers.all.iter().map(Memcached::address).collect();
     let mut command = Command::new(artifacts::sidecar()?);
-    command.args(["serve", "--capacity", "2000", "--frs", "off", "--data-dir"]);
+    command.args(["serve", "--capacity", "2000", "--frs", "off", "--log-format", "json"]);
+    command.arg("--data-dir");
     command.arg(dir.path().join("data")).envs([
         ("RUNTIME_ROOT", dir.path().join("runtime").display().to_string()),
         ("RUNTIME_SUBDIRECTORY", "ratelimit".to_owned()),
@@ -187,10 +190,18 @@ async fn the_environment_of_a_memcached_backend_is_enough() -> anyhow::Result<()
         ("CACHE_KEY_PREFIX", "shop_".to_owned()),
         ("EXPIRATION_JITTER_MAX_SECONDS", "30".to_owned()),
         ("USE_STATSD", "false".to_owned()),
+        // A busy machine may take longer than the default, and the sidecar does without its servers then.
+        ("TIDEGATE_AUTHORITY_TIMEOUT", "30s".to_owned()),
     ]);
     let process = Process::start(command, "sidecar", dir.path())?;
     wait::until("a sidecar that is ready", wait::START, async || {
         process.log().contains("ready").then_some(())
+    })
+    .await?;
+    let http = tcp_in(&process.log(), "http")?;
+    wait::until("a connection to both servers", wait::RETRY, async || {
+        let page = client::get(http, "/metrics").await.ok()?.body;
+        std::str::from_utf8(&page).ok()?.contains("tidegate_shared_up 1\n").then_some(())
     })
     .await?;
     let rls = Rls::at(dir.path()).await?;

@@ -184,6 +184,14 @@ async fn counts_move_to_clusters_and_memcached() -> anyhow::Result<()> {
 async fn admits(dir: &Path, limits: &Path, flags: &[&str], most: u32) -> anyhow::Result<u32> {
     let flags = [&["--capacity", "2000", "--wide-capacity", "100"], flags].concat();
     let mut sidecar = Sidecar::start_with(dir, limits, &flags).await?;
+    if flags.contains(&"--authority") {
+        // Until then, a failure rule decides.
+        wait::until("a connection to the servers", wait::RETRY, async || {
+            let page = sidecar.metrics().await.ok()?;
+            page.contains("tidegate_shared_up 1\n").then_some(())
+        })
+        .await?;
+    }
     let allowed = allowed_at_once(vec![Rls::at(dir).await?], most, ("counted", "a")).await?;
     ensure!(sidecar.process.stop().await?.success());
     Ok(allowed)

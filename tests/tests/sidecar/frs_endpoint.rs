@@ -836,7 +836,7 @@ async fn requests_while_the_endpoint_stops_are_answered_with_connection_close() 
 }
 
 /// Two clients ask while the endpoint stops; one of them has asked before. Their answers, and how long after the signal
-/// the requests were sent.
+/// these were there.
 async fn asked_while_it_stops() -> anyhow::Result<(Vec<String>, Duration)> {
     let endpoint = Endpoint::open(MAP, &[]).await?;
     let mut resting = TcpStream::connect(endpoint.address).await?;
@@ -857,14 +857,13 @@ async fn asked_while_it_stops() -> anyhow::Result<(Vec<String>, Duration)> {
         // It is closed if this comes late.
         let _ = stream.write_all(asked.as_bytes()).await;
     }
-    let took = begun.elapsed();
     let mut all = Vec::new();
     for stream in &mut streams {
         let mut answers = String::new();
         let _ = wait::within("answers", wait::SOON, stream.read_to_string(&mut answers)).await?;
         all.push(answers);
     }
-    Ok((all, took))
+    Ok((all, begun.elapsed()))
 }
 
 #[tokio::test]

@@ -456,10 +456,10 @@ async fn redis_url_names_the_server_of_shared_counters() -> anyhow::Result<()> {
     let dir = TempDir::new()?;
     let redis = Redis::start(&programs, dir.path(), RedisOptions::default()).await?;
     let url = redis.address();
-    let _process = counts_in(dir.path(), &[("REDIS_URL", &url)], &format!("redis://{url}")).await?;
-    let keys: u32 = redis.command(&["DBSIZE"]).await?.parse()?;
-    ensure!(keys > 1, "the seed and a counter: {keys}");
-    Ok(())
+    counts_in(dir.path(), &[("REDIS_URL", &url)], &format!("redis://{url}"), async || {
+        Ok(redis.command(&["DBSIZE"]).await?.parse()?)
+    })
+    .await
 }
 
 #[tokio::test]
@@ -469,23 +469,34 @@ async fn redis_type_names_a_cluster() -> anyhow::Result<()> {
     let cluster = Cluster::start(&programs, dir.path(), &[], None).await?;
     let url = cluster.addresses();
     let set = [("REDIS_URL", url.as_str()), ("REDIS_TYPE", "CLUSTER")];
-    let _process = counts_in(dir.path(), &set, &format!("redis+cluster://{url}")).await?;
-    let mut keys = 0;
-    for node in &cluster.nodes[..3] {
-        keys += node.command(&["DBSIZE"]).await?.parse::<u32>()?;
-    }
-    ensure!(keys > 1, "the seed and a counter: {keys}");
-    Ok(())
+    counts_in(dir.path(), &set, &format!("redis+cluster://{url}"), async || {
+        let mut keys = 0;
+        for node in &cluster.nodes[..3] {
+            keys += node.command(&["DBSIZE"]).await?.parse::<u32>()?;
+        }
+        Ok(keys)
+    })
+    .await
 }
 
-/// A sidecar with these variables, which has decided a request over the servers of this URL.
-async fn counts_in(dir: &Path, more: &[(&str, &str)], url: &str) -> anyhow::Result<Process> {
+/// Holds a sidecar with these variables to have its counters on the servers of this URL. `keys` says how many keys they have.
+async fn counts_in(
+    dir: &Path,
+    more: &[(&str, &str)],
+    url: &str,
+    keys: impl AsyncFn() -> anyhow::Result<u32>,
+) -> anyhow::Result<()> {
     let runtime = dir.join("runtime");
     std::fs::create_dir_all(runtime.join("config"))?;
     std::fs::write(runtime.join("config/limits.yaml"), LIMITS)?;
     let socket = Sidecar::socket(dir).display().to_string();
     let root = runtime.display().to_string();
-    let set = [("RUNTIME_ROOT", root.as_str()), ("GRPC_UDS", &socket), ("PORT", "0")];
+    let set = [
+        ("RUNTIME_ROOT", root.as_str()),
+        ("GRPC_UDS", &socket),
+        ("PORT", "0"),
+        ("TIDEGATE_AUTHORITY_TIMEOUT", "60s"),
+    ];
     let process = serve(dir, &[&set[..], more].concat())?;
     wait::until("a sidecar that is ready", wait::START, async || {
         process.log().contains("ready").then_some(())
@@ -493,8 +504,14 @@ async fn counts_in(dir: &Path, more: &[(&str, &str)], url: &str) -> anyhow::Resu
     .await?;
     let used = format!("--authority {url}");
     ensure!(process.log().contains(&used), "{used}: {}", process.log());
-    Rls::at(dir).await?.ask(&[("client", "a")]).await?;
-    Ok(process)
+    let (rls, mut client) = (Rls::at(dir).await?, 0);
+    // The seed, and a counter. Without a connection, as right after the start, a client is counted here.
+    wait::until("a counter on the servers", wait::RETRY, async || {
+        client += 1;
+        rls.ask(&[("client", &client.to_string())]).await.ok()?;
+        (keys().await.ok()? > 1).then_some(())
+    })
+    .await
 }
 
 #[tokio::test]

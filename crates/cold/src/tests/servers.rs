@@ -90,6 +90,9 @@ async fn locked(kind: Kind) {
         Settings { timeout: TIMEOUT, patience: TIMEOUT, ..settings(&server, "locked").await };
     let cold = Cold::open(&settings, 1).unwrap();
     works_again(&cold).await;
+    let patient = Settings { timeout: LONG, patience: LONG, ..settings.clone() };
+    let patient = Cold::open(&patient, 1).unwrap();
+    works_again(&patient).await;
     let mut other = sqlx::AnyConnection::connect(&settings.urls[0]).await.unwrap();
     other.execute(if kind == Kind::Sqlite { "BEGIN IMMEDIATE" } else { "BEGIN" }).await.unwrap();
     other.execute("UPDATE tidegate_cold SET id = id").await.unwrap();
@@ -102,7 +105,8 @@ async fn locked(kind: Kind) {
     };
     assert!(is_in_time, "{error}");
     // Readers wait for nobody.
-    assert_eq!(cold.fetch(0, &[key(1)], NOW).await.unwrap(), [Some(row(1, 2))]);
+    let found = timeout(IN_TIME, patient.fetch(0, &[key(1)], NOW)).await.expect("in time");
+    assert_eq!(found.unwrap(), [Some(row(1, 2))]);
     other.execute("ROLLBACK").await.unwrap();
     works_again(&cold).await;
 }

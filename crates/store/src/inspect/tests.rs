@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -328,11 +329,19 @@ fn a_view_at_full_speed_finds_whole_entries_and_no_flaw() {
         }
         let _stop = StopOnDrop(&stop);
         let view = View::open(dir.path()).unwrap();
-        for _ in 0..300 {
+        let verified = || {
             let findings = view.verify(NOW, |_, _| {});
             assert!(findings.is_sound(), "{:?}", findings.flaws);
-            assert_eq!((findings.pending, findings.locks_left), (0, 0), "{findings:?}");
-            assert_eq!(findings.updates_pending, 0, "{findings:?}");
+            assert_eq!(findings.locks_left, 0, "{findings:?}");
+            findings
+        };
+        for _ in 0..300 {
+            let (begun, mut findings) = (Instant::now(), verified());
+            // The update of a writer without a processor is pending, until it has one again.
+            while (findings.pending, findings.updates_pending) != (0, 0) {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{findings:?}");
+                findings = verified();
+            }
             for key in &stays {
                 assert!(view.find(key, NOW).unwrap().is_some_and(|entry| value(&entry) > 0));
             }

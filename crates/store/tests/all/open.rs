@@ -603,8 +603,14 @@ fn an_unfinished_restoration_is_waited_for() {
     let tail = layout.key_node_at(number).1 + layout.word_indexes(slot)[6];
     let data = OpenOptions::new().write(true).open(memory_file(dir.path(), name)).unwrap();
     data.write_all_at(&(!image.get(name, tail)).to_le_bytes(), 8 * tail as u64).unwrap();
+    let lock = OpenOptions::new().write(true).open(dir.path().join("cluster.lock")).unwrap();
     thread::scope(|scope| {
         let opener = scope.spawn(|| open(dir.path()));
+        // The opener has the lock until it is done.
+        while !opener.is_finished() && lock.try_lock().is_ok() {
+            lock.unlock().unwrap();
+            thread::yield_now();
+        }
         for _ in 0..5 {
             good();
         }

@@ -18,8 +18,8 @@ use crate::common::format::{dropped, key_at, layouts};
 use crate::common::random::Random;
 use crate::common::{Directory, check_sound, directory, narrow, until_decided};
 
-/// How long two thousand requests may wait in total. Waiting for the holder, even for a millisecond each, takes longer.
-const BLOCKED_MAX: Duration = Duration::from_millis(800);
+/// What a request that waits for no holder takes less than. Waiting, even for a moment each time, takes longer.
+const AT_ONCE: Duration = Duration::from_micros(500);
 /// Longer than anything in here takes, unless it fails.
 const LONG: Duration = Duration::from_secs(20);
 
@@ -141,8 +141,8 @@ fn a_held_key_fails_at_once_and_others_are_not_delayed() {
              blocked {blocked:?}",
             times[500], times[990]
         );
-        // Waiting is counted, so the time for which the machine ran something else is left out.
-        assert!(blocked < BLOCKED_MAX, "{blocked:?}");
+        // The machine ran something else during a few.
+        assert!(times[900] < AT_ONCE, "{:?}", times[900]);
         // The first update waited, and that is recorded.
         assert!(blocked >= Duration::from_millis(4) && blocked <= held, "{blocked:?}");
         assert!(cluster.blocked_time() >= blocked);
@@ -183,7 +183,8 @@ fn a_held_key_fails_at_once_and_others_are_not_delayed() {
 #[test]
 fn a_waiter_holds_nothing_that_others_need() {
     const TEST: &str = "stuck::a_waiter_holds_nothing_that_others_need";
-    const ROUNDS: u64 = 20;
+    const ROUNDS: usize = 20;
+    let last = |rounds: &[u64]| rounds.iter().rev().take(ROUNDS).sum::<u64>();
     if let Some(dir) = child_dir() {
         stop_inside(&dir);
     }
@@ -203,8 +204,9 @@ fn a_waiter_holds_nothing_that_others_need() {
             }
         });
         let _over = OnDrop(|| is_over.store(true, Ordering::Relaxed));
-        let mut meanwhile = 0;
-        for _ in 0..ROUNDS {
+        let mut meanwhile = Vec::new();
+        // The other thread may have no processor for long.
+        while meanwhile.len() < 10 * ROUNDS && last(&meanwhile) <= 100 * ROUNDS as u64 {
             // As a process that has not met the holder yet, and so waits for the full time.
             let waiter = open(dir.path());
             let before = updates.load(Ordering::Relaxed);
@@ -227,11 +229,11 @@ fn a_waiter_holds_nothing_that_others_need() {
                 blocked_in_this_thread() - began >= Duration::from_millis(4),
                 "it did not wait"
             );
-            meanwhile += updates.load(Ordering::Relaxed) - before;
+            meanwhile.push(updates.load(Ordering::Relaxed) - before);
         }
-        println!("{meanwhile} updates of the other key while {ROUNDS} waited for 5 ms each");
+        println!("updates of the other key while others waited for 5 ms each: {meanwhile:?}");
         // Had the waiters kept it locked, there would be a few at most in each round.
-        assert!(meanwhile > 100 * ROUNDS, "{meanwhile}");
+        assert!(last(&meanwhile) > 100 * ROUNDS as u64, "{meanwhile:?}");
     });
     assert_eq!(third.find(&key(FREE), 1).unwrap().unwrap().state[0], 1 + updates.into_inner());
 }

@@ -196,6 +196,8 @@ fn a_counter_that_waits_for_too_long_fails_without_a_query() {
     let expected = Err(Undecided::Unreachable { cause });
     assert!(late.iter().all(|(_, result)| *result == expected), "{:?}", late[0]);
     cold.rows.release();
+    // Nothing is under way any more that could hold a lock.
+    promptly(all(asked));
     // Their records are given up: nobody waits for them.
     let patient = Cold::process(ROOM, cold.dir.path(), &cold.rows, NEVER);
     late.iter().for_each(|(number, _)| assert_eq!(patient.hit(*number), Ok(2)));

@@ -36,11 +36,12 @@ impl Session {
         }
         for entry in std::fs::read_dir(artifacts::root())? {
             let entry = entry?;
-            if !["target", "dist", ".tools", ".git"].map(Some).contains(&entry.file_name().to_str())
-            {
+            let own = ["target", "dist", ".tools", ".git", "envoy"].map(Some);
+            if !own.contains(&entry.file_name().to_str()) {
                 symlink(entry.path(), home.join(entry.file_name()))?;
             }
         }
+        patient_envoy(&home)?;
         Ok(Session { dir })
     }
 
@@ -113,6 +114,25 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// Copies the shipped configurations of Envoy, with a timeout that a machine which stalls for a moment does not exceed.
+fn patient_envoy(home: &Path) -> anyhow::Result<()> {
+    let (shipped, own) = (artifacts::root().join("envoy"), home.join("envoy"));
+    std::fs::create_dir_all(own.join("standalone"))?;
+    for (from, to) in [(&shipped, &own), (&shipped.join("standalone"), &own.join("standalone"))] {
+        for entry in std::fs::read_dir(from)? {
+            let entry = entry?;
+            if !["standalone", "envoy.yaml"].map(Some).contains(&entry.file_name().to_str()) {
+                symlink(entry.path(), to.join(entry.file_name()))?;
+            }
+        }
+    }
+    let config = std::fs::read_to_string(shipped.join("standalone/envoy.yaml"))?;
+    let timeout = "timeout_ms: 200";
+    ensure!(config.matches(timeout).count() == 1, "envoy.yaml must have `{timeout}` just once");
+    std::fs::write(own.join("standalone/envoy.yaml"), config.replace(timeout, "timeout_ms: 5000"))?;
+    Ok(())
 }
 
 /// One script of all blocks, so that later ones have the variables and jobs of those before.

@@ -223,8 +223,8 @@ fn a_server_that_is_busy_is_told() {
 /// A server that reads its files.
 #[test]
 fn a_server_that_loads_is_told() {
-    // Two seconds for the keys below. It answers meanwhile.
-    let flags = ["--key-load-delay", "2000", "--loading-process-events-interval-bytes", "1024"];
+    // Five seconds for the keys below. It answers meanwhile.
+    let flags = ["--key-load-delay", "5000", "--loading-process-events-interval-bytes", "1024"];
     let Some(mut server) = Server::start(&flags) else { return };
     let remote = sidecar(&server);
     for number in 0..1_000 {

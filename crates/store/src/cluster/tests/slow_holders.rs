@@ -35,27 +35,36 @@ fn a_stuck_process_is_reported_with_the_locks_of_all_its_threads() {
 fn maintenance_outlasts_a_slow_update() {
     let heap = Heap::new(2);
     let (slow, sweeper) = (heap.open(0, Eviction::Refuse), heap.open(1, Eviction::Refuse));
-    let is_over = AtomicBool::new(false);
     // Acquires a writer slot, which counts as waiting too.
     assert_eq!(sweeper.sweep(NOW), Ok(0));
-    let before = sweeper.blocked_time();
-    let swept = thread::scope(|scope| {
-        let sweep = slow.update(&key_at(0, 1), NOW, |entry| {
-            let sweep = scope.spawn(|| {
-                let swept = sweeper.sweep(NOW);
-                is_over.store(true, Ordering::SeqCst);
-                swept
+    for _ in 0..20 {
+        let (began, is_over) = (Instant::now(), AtomicBool::new(false));
+        let before = sweeper.blocked_time();
+        let swept = thread::scope(|scope| {
+            let sweep = slow.update(&key_at(0, 1), NOW, |entry| {
+                let sweep = scope.spawn(|| {
+                    let swept = sweeper.sweep(NOW);
+                    is_over.store(true, Ordering::SeqCst);
+                    swept
+                });
+                // Time counts as blocked after an attempt, which cannot have succeeded.
+                while sweeper.blocked_time() == before && !is_over.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                add(entry, 1);
+                sweep
             });
-            // Time counts as blocked after an attempt, which cannot have succeeded.
-            while sweeper.blocked_time() == before && !is_over.load(Ordering::SeqCst) {
-                thread::yield_now();
-            }
-            add(entry, 1);
-            sweep
+            sweep.unwrap().join().unwrap()
         });
-        sweep.unwrap().join().unwrap()
-    });
-    assert_eq!(swept, Ok(0));
+        // A busy machine may give the holder no processor for so long.
+        let was_late = began.elapsed() >= MAINTENANCE_WAIT_MAX;
+        if was_late && swept.as_ref().is_err_and(UpdateError::is_contention) {
+            continue;
+        }
+        assert_eq!(swept, Ok(0));
+        return;
+    }
+    panic!("it always gave up");
 }
 
 /// Updates key 1 of key-node 0 for the time that `other` takes, in another thread, to do the same.

@@ -1,6 +1,7 @@
 //! What the servers keep: counters of all sidecars, their expiry, the seed.
 
 use super::*;
+use tidegate_remote::Health;
 use tidegate_store::Class;
 
 #[test]
@@ -132,6 +133,10 @@ fn several_servers_have_a_part_of_the_keys_each_and_one_seed() {
     };
     let (first, second) =
         (connect(settings(&[&one, &two])).unwrap(), connect(settings(&[&two, &one])).unwrap());
+    // Servers behind the first to answer are not waited for at the start.
+    for remote in [&first, &second] {
+        until("both are there", || remote.health() == Health::Up);
+    }
     assert_eq!(first.seed(), second.seed());
     // Bits of a place that are hashed are spread like these.
     let places =
