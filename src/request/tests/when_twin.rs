@@ -4,12 +4,13 @@
 //! Deliberate differences, which are not generated: `has` of a path whose middle is absent, sizes of
 //! texts (the crate counts other units), comparisons of lists and maps, and `+` of lists and of texts.
 //! Neither are comparisons of an int with a double that the int is rounded to: the crate takes both
-//! as equal. They have a twin of their own.
+//! as equal. They have a twin of their own. Where the crate refuses to order NaN, every answer is right;
+//! a test of its own has ours.
 
 use super::when::{evaluated, facts, metadata};
 use super::*;
-use cel::Value as Twin;
 use cel::objects::Key;
+use cel::{ExecutionError, Value as Twin};
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -326,6 +327,78 @@ fn is_refused(when: &str) -> bool {
     error.is_some()
 }
 
+/// Whether one of the comparisons of an expression orders NaN. The crate refuses that, with the error for types that have no
+/// order, also where what stands beside it would decide the result.
+fn orders_nan(when: &str, request: &Request) -> bool {
+    let mut parts = vec![when];
+    for separator in [" && ", " || ", " ? ", " : "] {
+        parts = parts.into_iter().flat_map(|part| part.split(separator)).collect();
+    }
+    parts.into_iter().map(without_outer_parentheses).any(|part| {
+        let program = cel::Program::compile(part).unwrap();
+        let Err(ExecutionError::NoSuchOverload(refused)) = program.execute(&request.twin()) else {
+            return false;
+        };
+        let refused = format!("{refused:?}");
+        let orders = ["_<_", "_<=_", "_>_", "_>=_"].map(|of| format!("function: {of:?}"));
+        let numbers = [["double", "double"], ["double", "int"], ["int", "double"]];
+        orders.iter().any(|order| refused.contains(order))
+            && numbers.iter().any(|types| refused.contains(&format!("{types:?}")))
+    })
+}
+
+/// Without parentheses, and what stands before them, whose others are in another part.
+fn without_outer_parentheses(mut part: &str) -> &str {
+    let count = |part: &str, of| part.matches(of).count();
+    while count(part, '(') > count(part, ')')
+        && let Some(inner) = part.trim_start_matches('!').strip_prefix('(')
+    {
+        part = inner;
+    }
+    while count(part, ')') > count(part, '(')
+        && let Some(inner) = part.strip_suffix(')')
+    {
+        part = inner;
+    }
+    part
+}
+
+#[test]
+fn nan_is_neither_less_nor_more_nor_equal() {
+    for number in ["1.5", "1", "0.0 / 0.0"] {
+        for operator in ["==", "<", "<=", ">", ">=", "!="] {
+            for when in
+                [format!("0.0 / 0.0 {operator} {number}"), format!("{number} {operator} 0.0 / 0.0")]
+            {
+                assert_eq!(evaluated(&when, &facts(&[])), Ok(operator == "!="), "{when}");
+            }
+        }
+    }
+}
+
+/// Symptom: about once in a hundred runs of the twin a result was not that of the crate, which orders no NaN.
+#[test]
+fn where_the_crate_orders_nan_it_is_noticed() {
+    let request = Request {
+        method: String::new(),
+        path: String::new(),
+        header: None,
+        port: 0,
+        size: 0,
+        mtls: false,
+        claims: json!({"a": 1.5}),
+    };
+    for (when, expected) in [
+        ("(jwt.claims.b[0] == null && (0.0 / 0.0) < source.port)", true),
+        ("((jwt.claims.a >= (0.0 / 0.0) && jwt.claims.b == null) || false)", true),
+        ("!((true ? !(1 > (0.0 / 0.0)) : false))", true),
+        ("((0.0 / 0.0) == 1.5 && jwt.claims.b < 1)", false),
+        ("(jwt.claims.a < 'a' || (1.0 / 0.0) < 1)", false),
+    ] {
+        assert_eq!(orders_nan(when, &request), expected, "{when}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -339,7 +412,10 @@ proptest! {
         let twin = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| program.execute(&request.twin())));
         match twin {
             Ok(Ok(Twin::Bool(expected))) => prop_assert_eq!(ours, Ok(expected), "{}", when),
-            Ok(other) => prop_assert!(ours.is_err(), "{}: {:?}, {:?}", when, ours, other),
+            Ok(other) => {
+                let is_right = ours.is_err() || orders_nan(&when, &request);
+                prop_assert!(is_right, "{}: {:?}, {:?}", when, ours, other);
+            }
             Err(_) => panic!("the crate panics: {when}"),
         }
     }
