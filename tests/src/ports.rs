@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Below the ports that the system gives to connections (Linux: from 32768), and above those of the documentation. So nobody has the port of a server that
-/// is down when it is started again.
+/// Below the ports that the system gives to connections (Linux: from 32768), so nobody has that of a server which is down.
+/// Above those of the documentation, whose commands are tested.
 const RANGE: Range<u16> = 20_000..32_000;
 
 /// How many ports this process has tried.

@@ -259,6 +259,18 @@ pub async fn start_until_ready(
     Ok((process, address))
 }
 
+/// Waits until the servers of shared counters answer a sidecar. Until then, a failure rule decides.
+///
+/// # Errors
+/// When they do not.
+pub async fn until_shared_up(http: SocketAddr) -> anyhow::Result<()> {
+    wait::until("a connection to the shared counters", wait::RETRY, async || {
+        let page = client::get(http, "/metrics").await.ok()?.body;
+        std::str::from_utf8(&page).ok()?.contains("tidegate_shared_up 1\n").then_some(())
+    })
+    .await
+}
+
 /// The TCP address of an endpoint, from a log.
 ///
 /// # Errors

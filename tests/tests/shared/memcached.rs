@@ -7,8 +7,8 @@ use tidegate_tests::process::Process;
 use tidegate_tests::rls::{Rls, allowed_at_once, allowed_in_all};
 use tidegate_tests::service::Service;
 use tidegate_tests::shared_servers::{Memcached, MemcachedProgram};
-use tidegate_tests::sidecar::{Sidecar, tcp_in};
-use tidegate_tests::{artifacts, client, wait};
+use tidegate_tests::sidecar::{Sidecar, tcp_in, until_shared_up};
+use tidegate_tests::{artifacts, wait};
 use tidegate_wire::rls::Code;
 use tokio::process::Command;
 
@@ -198,12 +198,7 @@ async fn the_environment_of_a_memcached_backend_is_enough() -> anyhow::Result<()
         process.log().contains("ready").then_some(())
     })
     .await?;
-    let http = tcp_in(&process.log(), "http")?;
-    wait::until("a connection to both servers", wait::RETRY, async || {
-        let page = client::get(http, "/metrics").await.ok()?.body;
-        std::str::from_utf8(&page).ok()?.contains("tidegate_shared_up 1\n").then_some(())
-    })
-    .await?;
+    until_shared_up(tcp_in(&process.log(), "http")?).await?;
     let rls = Rls::at(dir.path()).await?;
     let mut allowed = 0;
     for _ in 0..10 {

@@ -11,7 +11,7 @@ use tidegate_tests::rls::{Rls, allowed_at_once};
 use tidegate_tests::shared_servers::{
     Cluster, Memcached, MemcachedProgram, RedisOptions, RedisPrograms,
 };
-use tidegate_tests::sidecar::{Sidecar, home};
+use tidegate_tests::sidecar::{Sidecar, home, until_shared_up};
 use tidegate_tests::{artifacts, wait};
 use tokio::process::Command;
 
@@ -185,12 +185,7 @@ async fn admits(dir: &Path, limits: &Path, flags: &[&str], most: u32) -> anyhow:
     let flags = [&["--capacity", "2000", "--wide-capacity", "100"], flags].concat();
     let mut sidecar = Sidecar::start_with(dir, limits, &flags).await?;
     if flags.contains(&"--authority") {
-        // Until then, a failure rule decides.
-        wait::until("a connection to the servers", wait::RETRY, async || {
-            let page = sidecar.metrics().await.ok()?;
-            page.contains("tidegate_shared_up 1\n").then_some(())
-        })
-        .await?;
+        until_shared_up(sidecar.http).await?;
     }
     let allowed = allowed_at_once(vec![Rls::at(dir).await?], most, ("counted", "a")).await?;
     ensure!(sidecar.process.stop().await?.success());

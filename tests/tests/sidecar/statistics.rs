@@ -27,7 +27,7 @@ descriptors:
 /// Counts are written every 15 seconds, in the next two if the database is well.
 const WRITTEN: Duration = Duration::from_secs(17);
 /// In the log of a sidecar that had no processor for the seconds in which it writes its last statistics.
-const TOO_LATE: &str = "the last statistics could not be written in";
+pub(crate) const TOO_LATE: &str = "the last statistics could not be written in";
 
 async fn started(limits: &str, flags: &[&str]) -> anyhow::Result<(tempfile::TempDir, Sidecar)> {
     let (dir, path) = home(limits)?;

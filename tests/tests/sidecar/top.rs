@@ -1,6 +1,7 @@
 //! Who is limited, of a real sidecar: known by its workers, asked for over HTTP and by `tidegate top`.
 
 use super::console::of_all_workers;
+use super::statistics::TOO_LATE;
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -257,7 +258,7 @@ descriptors:
     ensure!(shown["name"]["entries"] == json!([{"key": "user", "value": "eve"}]), "{shown}");
 
     ensure!(sidecar.process.stop().await?.success(), "{}", sidecar.process.log());
-    if sidecar.process.log().contains("the last statistics could not be written in") {
+    if sidecar.process.log().contains(TOO_LATE) {
         return Ok(false);
     }
     let exported = store(&["export", &data, "--json"]).await?;

@@ -14,7 +14,7 @@ use tidegate_tests::command::run;
 use tidegate_tests::process::Process;
 use tidegate_tests::rls::{Rls, request};
 use tidegate_tests::shared_servers::{Redis, RedisOptions, RedisPrograms};
-use tidegate_tests::sidecar::{Sidecar, home, start_until_ready};
+use tidegate_tests::sidecar::{Sidecar, home, start_until_ready, until_shared_up};
 use tidegate_tests::{artifacts, wait};
 use tidegate_wire::rls::{Code, RateLimitRequest};
 use tokio::net::{TcpListener, TcpSocket};
@@ -301,11 +301,7 @@ async fn a_span_lasts_as_long_as_a_call_that_waits() -> anyhow::Result<()> {
     let url = format!("redis://{}", redis.address());
     let flags = ["--authority", &url, "--authority-timeout", "60s"];
     let traced = Traced::start(&[collector_at(collector.address)], &flags).await?;
-    wait::until("a connection to Redis", wait::RETRY, async || {
-        let page = get(traced.http, "/metrics").await.ok()?.body;
-        std::str::from_utf8(&page).ok()?.contains("tidegate_shared_up 1\n").then_some(())
-    })
-    .await?;
+    until_shared_up(traced.http).await?;
     // Three seconds longer than the span has to be: on a busy machine the call is late.
     redis.command(&["CLIENT", "PAUSE", "4000", "ALL"]).await?;
     traced.rls.call(request("test", &[("user", "1")])).await?;
